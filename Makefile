@@ -1,0 +1,39 @@
+# Paceline: everything starts from here. A fresh machine needs Python 3.11, make and gcc.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+
+.PHONY: help demo test check format bench exactness fuzz clean
+
+help:
+	@echo "make demo       install into $(VENV), run a comparison of policies, write a report"
+	@echo "make test       install into $(VENV), then checks and tests"
+	@echo "make check      formatting, lint, types, import rules"
+	@echo "make bench      speed as ratios against peers measured in the same run"
+	@echo "make exactness  the full seeded exactness run (the tests run a part of it)"
+	@echo "make fuzz       one million hostile packets through the interpreted core"
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Paceline needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	@touch $@
+
+check: $(STAMP)
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+test: check
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+clean:
+	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Reading what users write: units, and validated TOML whose errors name a line."""

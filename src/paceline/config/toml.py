@@ -1,0 +1,182 @@
+"""Validated TOML: `load(path, Model)` gives the model, or one line that names file, line and key.
+
+`tomllib` does not tell where a key stands, so a small scanner maps each key's path to its line; it is used
+only to report errors, never to read values, and an unusual layout merely costs the line number.
+"""
+
+import difflib
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paceline.errors import UserError
+
+KeyPath = tuple[str | int, ...]
+
+
+class Section(BaseModel):
+    """Base of every configuration record: unknown keys are errors, and values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+S = TypeVar("S", bound=BaseModel)
+
+_HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
+_KEY = re.compile(
+    r"^\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*="
+)
+
+
+def load(path: Path, model: type[S], overrides: Sequence[str] = ()) -> S:
+    """Read a TOML file into `model`; `overrides` are `key.path=value` texts from the command line."""
+    text = read_text(path)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"not valid TOML: {error}", place=str(path)) from None
+    lines = key_lines(text)
+    for override in overrides:
+        lines[apply_override(data, override)] = 0
+    return validate(data, model, str(path), lines)
+
+
+def read_text(path: Path) -> str:
+    """The file's text, or a `UserError` that says why there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError("no such file", place=str(path)) from None
+    except IsADirectoryError:
+        raise UserError("is a directory, not a file", place=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", place=str(path)) from None
+
+
+def validate(data: Mapping[str, Any], model: type[S], name: str, lines: Mapping[KeyPath, int]) -> S:
+    """Check plain data against `model`; the first error becomes one line with its place."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise _user_error(error, model, name, lines) from None
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The line of each key, by path; elements of arrays of tables are numbered from 0."""
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    prefix: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            path: KeyPath = ()
+            parts = _parts(header.group(2))
+            for part in parts[:-1]:
+                path = (*path, part)
+                if path in counts:
+                    path = (*path, counts[path] - 1)
+            path = (*path, parts[-1])
+            if header.group(1) == "[[":
+                lines.setdefault(path, number)
+                counts[path] = counts.get(path, 0) + 1
+                path = (*path, counts[path] - 1)
+            lines.setdefault(path, number)
+            prefix = path
+        elif key := _KEY.match(line):
+            path = prefix
+            for part in _parts(key.group(1)):
+                path = (*path, part)
+                lines.setdefault(path, number)
+    return lines
+
+
+def apply_override(data: dict[str, Any], override: str) -> KeyPath:
+    """Set `a.b.0.c=value` in plain data; the value is TOML if it parses as such, else a text."""
+    key, equals, raw = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"{override!r} is not KEY=VALUE", place="--set")
+    try:
+        value = tomllib.loads(f"x = {raw}")["x"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    path: KeyPath = tuple(int(part) if part.isdigit() else part for part in key.strip().split("."))
+    target: Any = data
+    for part, following in itertools.pairwise(path):
+        try:
+            if isinstance(target, dict):
+                target = target.setdefault(str(part), [] if isinstance(following, int) else {})
+            else:
+                target = target[part]
+        except (KeyError, IndexError, TypeError):
+            raise UserError(f"there is no {part!r} to set in {key.strip()!r}", place="--set") from None
+    try:
+        target[str(path[-1]) if isinstance(target, dict) else path[-1]] = value
+    except (KeyError, IndexError, TypeError):
+        raise UserError(f"there is no place {key.strip()!r} to set", place="--set") from None
+    return path
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", dotted)]
+
+
+def _user_error(
+    error: ValidationError, model: type[BaseModel], name: str, lines: Mapping[KeyPath, int]
+) -> UserError:
+    # Unknown keys first: a misspelt key usually also shows up as a missing one.
+    details = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+    first = details[0]
+    location: KeyPath = tuple(part for part in first["loc"] if not _is_tag(part, first["loc"], lines))
+    line = _nearest_line(location, lines)
+    place = name if line is None else "--set" if line == 0 else f"{name}:{line}"
+    shown = ".".join(str(part) for part in location)
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
+        return UserError(f"unknown key {shown!r}; {hint}", place=place)
+    if first["type"] == "missing":
+        return UserError(f"key {shown!r} is missing", place=place)
+    message = first["msg"].removeprefix("Value error, ")
+    given = first.get("input")
+    if isinstance(given, str | int | float | bool) and repr(given) not in message:
+        message = f"{message} (given {given!r})"
+    return UserError(f"{shown}: {message}" if shown else message, place=place)
+
+
+def _is_tag(part: str | int, location: Sequence[str | int], lines: Mapping[KeyPath, int]) -> bool:
+    # Pydantic names the member of a union in `loc`; such names are no keys of the file.
+    return isinstance(part, str) and ("[" in part or "(" in part)
+
+
+def _nearest_line(location: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
+    for end in range(len(location), 0, -1):
+        if location[:end] in lines:
+            return lines[location[:end]]
+    return None
+
+
+def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in path:
+        if isinstance(part, int) or current is None:
+            continue
+        field = current.model_fields.get(part)
+        current = _model_in(field.annotation) if field is not None else None
+    if current is None:
+        return []
+    return [field.alias or key for key, field in current.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in get_args(annotation):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

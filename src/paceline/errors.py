@@ -1,0 +1,20 @@
+"""The one error a user can cause, and the exit codes of every command.
+
+A `UserError` is a mistake in what the user gave: a file, a key, a value. Its text is one line that names
+the place; the command line prints it and exits with 2. Anything else that escapes is a defect of ours.
+"""
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+"""The command ran and its answer is no: a check failed, a result was wrong."""
+EXIT_USAGE = 2
+"""The command could not run as asked: a bad file, key, value or option."""
+
+
+class UserError(Exception):
+    """A mistake in the input, told in one line: where it is, what is wrong, what would be right."""
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        self.place = place
+        self.message = message
+        super().__init__(f"{place}: {message}" if place else message)

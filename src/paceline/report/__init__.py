@@ -1,0 +1,1 @@
+"""What people look at: self-contained pages, plots and tables."""

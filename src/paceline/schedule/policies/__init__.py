@@ -1,0 +1,1 @@
+"""Scheduling policies behind one protocol."""

@@ -1,0 +1,1 @@
+"""Virtual time: drives the data-plane core through links, hosts and faults."""
