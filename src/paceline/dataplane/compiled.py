@@ -1,0 +1,68 @@
+"""How the core is compiled: one decorator, one disk cache that notices every change.
+
+Numba's cache looks at the file of the function it stores, not at what that function calls in other files.
+So the cache lives in a folder named by a hash of all sources that may be compiled together: the core and its
+drivers. A change anywhere in them gives a new folder, and a stale machine code is never loaded.
+
+`NUMBA_DISABLE_JIT=1` leaves everything plain Python: slower, but an index out of range raises, a debugger
+steps, and coverage counts.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COMPILED_FOLDERS = ("dataplane", "sim", "live")
+
+
+def source_digest() -> str:
+    """A hash over the sources of the core and its drivers."""
+    package = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for folder in _COMPILED_FOLDERS:
+        for path in sorted((package / folder).glob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept; `PACELINE_CACHE` moves it."""
+    base = os.environ.get("PACELINE_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "paceline" / f"numba-{source_digest()}{'-bounds' if bounds_checked() else ''}"
+
+
+def interpreted() -> bool:
+    """True where the core runs as plain Python."""
+    return bool(config.DISABLE_JIT)
+
+
+def bounds_checked() -> bool:
+    """True where compiled code checks every index."""
+    return bool(config.BOUNDSCHECK)
+
+
+def is_cold() -> bool:
+    """True if nothing has been compiled from these sources yet: the first run will take a while."""
+    return not interpreted() and not any(cache_folder().glob("**/*.nbi"))
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    config.CACHE_DIR = str(cache_folder())
+
+
+def compiled(function: F) -> F:
+    """Compile for speed, without the GIL, cached on disk; a no-op where the interpreter was asked for."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+
+
+def compiled_inner(function: F) -> F:
+    """As `compiled`, for a function that only compiled code calls on the hot path; stored with its caller."""
+    return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]

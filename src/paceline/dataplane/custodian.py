@@ -1,0 +1,349 @@
+"""Host-side aggregation: the one state machine for ATP's parameter server and ESA's fallback host.
+
+A custodian holds the partial sum of a chunk that the switch could not finish. The order of calls:
+
+    handle_packet  a packet for this custodian; rewritten in place if something is to be sent, with a verdict
+    handle_timeout call it at `timer_ns` or later, then
+    poll_transmit  fills in the next reminder or pull; repeat while it returns True
+
+Rules: a partial is accepted only if it is disjoint from what is counted, else it is dropped whole; a result
+is made only when every contribution is in; a chunk that is done answers whatever comes for it with its result
+again. A chunk that has waited too long sends a reminder to the switch, and from the second time on a pull to
+the workers whose contribution is missing, with back-off [reminder: ours, after ESA; pull: ours].
+
+Chunks live in a ring of twice the senders' span. That is enough: a worker that still lacks the result of
+chunk c has sent nothing from c + span on, so no chunk from c + span on is complete anywhere, so nobody has
+sent anything from c + 2 span on.
+
+Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. `racks` has the
+racks that are complete, `masks[..., rack]` the workers of the others.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.dataplane.bits import NO_BITS, bit, mix, popcount
+from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.sender import NEVER_NS
+from paceline.dataplane.wire import (
+    ANSWER,
+    COLLISION,
+    ECN,
+    MAGIC,
+    PARTIAL,
+    PULL,
+    QUERY,
+    REMINDER,
+    RESULT,
+    RESULT_FLAG,
+    VERSION,
+)
+
+NOTHING = 0
+MULTICAST = 1
+UNICAST = 2
+
+ABSENT = 0
+OPEN = 1
+FINISHED = 2
+CHUNK_STATES = ("absent", "open", "done")
+
+ACCEPTED = 0
+OVERLAPS = 1
+OUTDATED = 2
+FINISHES = 3
+REPLAYS = 4
+REMINDERS_SENT = 5
+PULLS_SENT = 6
+REFUSED = 7
+COUNTER_NAMES = (
+    "accepted",
+    "dropped_overlap",
+    "dropped_outdated",
+    "finished",
+    "replayed",
+    "reminders",
+    "pulls",
+    "refused",
+)
+
+CUSTODIAN = np.dtype(
+    [
+        ("job", "i4"),
+        ("endpoint", "i4"),
+        ("epoch", "i4"),
+        ("ring", "i4"),
+        ("reminders", "i4"),
+        ("pulls", "i4"),
+        ("fan_in_upper", "i4"),
+        ("count", "i4"),
+        ("slots", "i8"),
+        ("patience_ns", "i8"),
+        ("patience_max_ns", "i8"),
+        ("timer_ns", "i8"),
+        ("low", "i8"),
+        ("high", "i8"),
+        ("cursor", "i8"),
+        ("now_ns", "i8"),
+    ],
+    align=True,
+)
+
+CUSTODY = np.dtype(
+    [
+        ("chunk", "i8"),
+        ("racks", "u8"),
+        ("due_ns", "i8"),
+        ("index", "i8"),
+        ("offer", "i8"),
+        ("attempts", "i4"),
+        ("exponent", "i4"),
+        ("state", "u1"),
+        ("flag", "u1"),
+        ("priority", "u1"),
+    ],
+    align=True,
+)
+"""What a custodian keeps of a chunk."""
+
+
+class Custodians(NamedTuple):
+    """Custodians of a driver: `state[k]`, chunks in `chunks[k, chunk % ring]`, workers in `masks`."""
+
+    state: Any
+    chunks: Any
+    masks: Any
+    fan_in: Any
+    values: Any
+    counters: Any
+
+
+def new_custodians(count: int, ring: int, racks: int, width: int) -> Custodians:
+    """Room for `count` custodians of `ring` chunks each, for jobs that span at most `racks` racks."""
+    count = max(count, 1)
+    chunks = np.zeros((count, ring), dtype=CUSTODY).view(np.recarray)
+    chunks.chunk = -1
+    return Custodians(
+        np.zeros(count, dtype=CUSTODIAN).view(np.recarray),
+        chunks,
+        np.zeros((count, ring, racks), dtype=np.uint64),
+        np.ones((count, racks), dtype=np.int64),
+        np.zeros((count, ring, width), dtype=np.int32),
+        np.zeros((count, len(COUNTER_NAMES)), dtype=np.int64),
+    )
+
+
+@compiled
+def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
+    """Take a partial, an answer or a query; `NOTHING`, or the packet is now a result for all or for one."""
+    custodian = custodians.state[k]
+    kind = packet.kind
+    if (
+        packet.job != custodian.job
+        or (kind != PARTIAL and kind != ANSWER and kind != QUERY)
+        or packet.rack >= custodians.masks.shape[2]
+        or packet.fan_in_upper != custodian.fan_in_upper
+    ):
+        custodians.counters[k, REFUSED] += 1
+        return NOTHING
+    at = packet.chunk % custodian.ring
+    entry = custodians.chunks[k, at]
+    if entry.state != ABSENT and entry.chunk > packet.chunk:
+        custodians.counters[k, OUTDATED] += 1
+        return NOTHING
+    if entry.state == ABSENT or entry.chunk < packet.chunk:
+        if kind == QUERY:
+            return NOTHING
+        _open(custodians, k, at, packet, now_ns)
+    if entry.state == FINISHED:
+        if kind == ANSWER:
+            return NOTHING
+        custodians.counters[k, REPLAYS] += 1
+        _make_result(custodians, k, at, packet, buffer, row)
+        return UNICAST if kind == QUERY or popcount(packet.mask) == 1 and packet.level == 1 else MULTICAST
+    if kind == QUERY:
+        return NOTHING
+    if kind == ANSWER:
+        _copy_in(custodians, k, at, buffer, row, True)
+        entry.flag = packet.flag & COLLISION
+        entry.offer = packet.offer
+        return _finish(custodians, k, at, packet, buffer, row)
+    return _merge(custodians, k, at, packet, buffer, row)
+
+
+@compiled_inner
+def _open(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> None:
+    custodian = custodians.state[k]
+    entry = custodians.chunks[k, at]
+    entry.chunk = packet.chunk
+    entry.state = OPEN
+    entry.racks = NO_BITS
+    entry.flag = 0
+    entry.attempts = 0
+    entry.priority = packet.priority
+    entry.index = packet.index
+    entry.exponent = packet.exponent
+    entry.due_ns = now_ns + custodian.patience_ns
+    for rack in range(custodians.masks.shape[2]):
+        custodians.masks[k, at, rack] = NO_BITS
+    for lane in range(custodians.values.shape[2]):
+        custodians.values[k, at, lane] = 0
+    if custodian.high == 0:
+        custodian.low = packet.chunk
+    custodian.low = min(custodian.low, packet.chunk)
+    custodian.high = max(custodian.high, packet.chunk + 1)
+    if custodian.reminders != 0 or custodian.pulls != 0:
+        custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
+
+
+@compiled_inner
+def _copy_in(custodians: Custodians, k: int, at: int, buffer: Any, row: int, overwrite: bool) -> None:
+    for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
+        if overwrite:
+            custodians.values[k, at, lane] = buffer[row, lane]
+        else:
+            custodians.values[k, at, lane] += buffer[row, lane]
+
+
+@compiled_inner
+def _is_disjoint(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
+    entry = custodians.chunks[k, at]
+    if packet.level == 1:
+        if entry.racks & bit(packet.rack):
+            return False
+        return not custodians.masks[k, at, packet.rack] & packet.mask
+    if entry.racks & packet.mask:
+        return False
+    for rack in range(custodians.masks.shape[2]):
+        if packet.mask & bit(rack) and custodians.masks[k, at, rack] != NO_BITS:
+            return False
+    return True
+
+
+@compiled_inner
+def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
+    """The disjoint-accept rule; a full mask makes the result."""
+    if not _is_disjoint(custodians, k, at, packet):
+        custodians.counters[k, OVERLAPS] += 1
+        return NOTHING
+    custodians.counters[k, ACCEPTED] += 1
+    entry = custodians.chunks[k, at]
+    entry.flag |= packet.flag & (COLLISION | ECN)
+    _copy_in(custodians, k, at, buffer, row, False)
+    if packet.level == 1:
+        custodians.masks[k, at, packet.rack] |= packet.mask
+        if popcount(custodians.masks[k, at, packet.rack]) >= custodians.fan_in[k, packet.rack]:
+            entry.racks |= bit(packet.rack)
+    else:
+        entry.racks |= packet.mask
+    if popcount(entry.racks) < custodians.state[k].fan_in_upper:
+        return NOTHING
+    entry.offer = mix(custodians.state[k].job + 1, entry.chunk + 0x10001) % max(1, custodians.state[k].slots)
+    return _finish(custodians, k, at, packet, buffer, row)
+
+
+@compiled_inner
+def _finish(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
+    custodians.counters[k, FINISHES] += 1
+    custodians.chunks[k, at].state = FINISHED
+    _make_result(custodians, k, at, packet, buffer, row)
+    return MULTICAST
+
+
+@compiled_inner
+def _make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> None:
+    """The packet becomes the chunk's result; `worker` stays, so that it can be sent to the asker alone."""
+    entry = custodians.chunks[k, at]
+    packet.kind = RESULT
+    packet.flag = entry.flag | RESULT_FLAG
+    packet.count = custodians.state[k].count
+    packet.exponent = entry.exponent
+    packet.offer = entry.offer
+    packet.priority = entry.priority
+    packet.index = entry.index
+    for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
+        buffer[row, lane] = custodians.values[k, at, lane]
+
+
+@compiled
+def handle_timeout(custodians: Custodians, k: int, now_ns: int) -> None:
+    """Begin a round over the open chunks; `poll_transmit` then gives what is overdue."""
+    custodian = custodians.state[k]
+    custodian.timer_ns = NEVER_NS
+    custodian.now_ns = now_ns
+    custodian.low = max(custodian.low, custodian.high - custodian.ring)
+    while custodian.low < custodian.high:
+        entry = custodians.chunks[k, custodian.low % custodian.ring]
+        if entry.state == OPEN and entry.chunk == custodian.low:
+            break
+        custodian.low += 1
+    custodian.cursor = custodian.low
+
+
+@compiled
+def poll_transmit(custodians: Custodians, k: int, packet: Any) -> bool:
+    """The next reminder or pull of the round that `handle_timeout` began; they take turns at a chunk."""
+    custodian = custodians.state[k]
+    while custodian.cursor < custodian.high:
+        at = custodian.cursor % custodian.ring
+        entry = custodians.chunks[k, at]
+        custodian.cursor += 1
+        if entry.state != OPEN or entry.chunk != custodian.cursor - 1:
+            continue
+        overdue = entry.due_ns <= custodian.now_ns
+        if overdue:
+            wait_ns = custodian.patience_ns << min(entry.attempts // 2, 10)
+            entry.due_ns = custodian.now_ns + min(wait_ns, custodian.patience_max_ns)
+            entry.attempts += 1
+        custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
+        if overdue:
+            if custodian.reminders != 0 and (entry.attempts % 2 == 1 or custodian.pulls == 0):
+                custodians.counters[k, REMINDERS_SENT] += 1
+                _ask(custodians, k, at, packet, REMINDER)
+            else:
+                custodians.counters[k, PULLS_SENT] += 1
+                _ask(custodians, k, at, packet, PULL)
+            return True
+    return False
+
+
+@compiled_inner
+def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> None:
+    """A packet without payload about a chunk; a pull names who is missing: workers, or whole racks."""
+    custodian = custodians.state[k]
+    entry = custodians.chunks[k, at]
+    packet.magic = MAGIC
+    packet.version = VERSION
+    packet.kind = kind
+    packet.flag = 0
+    packet.priority = entry.priority
+    packet.job = custodian.job
+    packet.chunk = entry.chunk
+    packet.epoch = custodian.epoch
+    packet.count = 0
+    packet.index = entry.index
+    packet.fan_in = custodians.fan_in[k, 0]
+    packet.fan_in_upper = custodian.fan_in_upper
+    packet.rack = 0
+    packet.worker = 0
+    packet.custodian = custodian.endpoint
+    packet.share = NO_BITS
+    packet.owner = 0
+    packet.exponent = 0
+    packet.offer = 0
+    packet.tag = NO_BITS
+    if custodian.fan_in_upper > 1:
+        packet.level = 2
+        packet.mask = ~entry.racks
+    else:
+        packet.level = 1
+        packet.mask = ~custodians.masks[k, at, 0]
+
+
+@compiled
+def is_asked(packet: Any, rack: int, mask: Any) -> bool:
+    """Does a pull mean the worker with this rack and this bit?"""
+    if packet.level == 2:
+        return bool(packet.mask & bit(rack) != NO_BITS)
+    return bool(packet.mask & mask != NO_BITS)
