@@ -24,9 +24,9 @@ workers did not agree) or `INVALID` (lengths, workers or exponent out of range).
 zeros; decoding a block agreed to be non-finite writes NaN.
 
 Follows SwitchML's block exponents (2**e >= max|x|, sent one window early). Departs from its scale
-INT32_MAX / (n * 2**e): rounding there can pass INT32_MAX by n / 2, and a scale that is no power of two makes
-even 1.0 + 1.0 inexact; a power of two costs at most one bit. The status values are ours; detected saturation
-(`add_saturating`) is ATP's, for sums whose exponent promises nothing.
+INT32_MAX / (n * 2**e): rounding there can pass INT32_MAX by n / 2, and a scale that is no power of two does
+not even sum ones exactly (n = 1000 gives 1000.0002); a power of two costs at most one bit. The status values
+are ours; detected saturation (`add_saturating`) is ATP's, for sums whose exponent promises nothing.
 
 bfloat16 and float16 come as uint16 bit patterns (`array.view(np.uint16)`): no compiler support is needed.
 """
