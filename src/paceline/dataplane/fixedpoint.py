@@ -35,7 +35,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from paceline.dataplane.compiled import compiled, compiled_inner
 
 OK = 0
 NONFINITE = 1
@@ -66,7 +67,7 @@ BitsArray = npt.NDArray[np.uint16]
 # --- exponents ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _exponent_of(peak: int, mantissa_bits: int, bias: int) -> int:
     """Smallest e with 2**e >= the float whose sign-less bit pattern is `peak`, or a sentinel."""
     if peak == 0:
@@ -83,7 +84,7 @@ def _exponent_of(peak: int, mantissa_bits: int, bias: int) -> int:
     return exponent + 1 - bias - mantissa_bits
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def block_exponent(values: FloatArray) -> int:
     """Smallest e with 2**e >= max|x|; `EXPONENT_ZERO` or `EXPONENT_NONFINITE` where there is none."""
     bits = values.view(np.int32)
@@ -93,7 +94,7 @@ def block_exponent(values: FloatArray) -> int:
     return _exponent_of(int(peak), 23, 127)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _peak16(bits: BitsArray) -> int:
     peak = np.uint16(0)
     for i in range(bits.shape[0]):
@@ -101,19 +102,19 @@ def _peak16(bits: BitsArray) -> int:
     return int(peak)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def block_exponent_bf16(bits: BitsArray) -> int:
     """`block_exponent` of bfloat16 bit patterns."""
     return _exponent_of(_peak16(bits), 7, 127)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def block_exponent_f16(bits: BitsArray) -> int:
     """`block_exponent` of float16 bit patterns."""
     return _exponent_of(_peak16(bits), 10, 15)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_bits(workers: int) -> int:
     """Bits of magnitude that one of `workers` contributions may use: workers * 2**sum_bits < 2**31."""
     bits = 30
@@ -123,7 +124,7 @@ def sum_bits(workers: int) -> int:
     return bits
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scale_for(exponent: int, workers: int) -> float:
     """The factor from values to integers, a power of two; 0.0 for a sentinel or anything out of range."""
     if not (EXPONENT_MIN <= exponent <= EXPONENT_MAX and 1 <= workers <= MAX_WORKERS):
@@ -134,7 +135,7 @@ def scale_for(exponent: int, workers: int) -> float:
 # --- values to integers ------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _encode_status(own: int, exponent: int, workers: int, size: int, room: int) -> int:
     """Whether values with the exponent `own` may be encoded under the agreed `exponent`."""
     if room < size or not 1 <= workers <= MAX_WORKERS:
@@ -146,7 +147,7 @@ def _encode_status(own: int, exponent: int, workers: int, size: int, room: int) 
     return SATURATED if own > exponent else OK
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def encode_f32(values: FloatArray, exponent: int, workers: int, out: IntArray) -> int:
     """float32 to integers under the agreed exponent; a status."""
     status = _encode_status(block_exponent(values), exponent, workers, values.shape[0], out.shape[0])
@@ -159,7 +160,7 @@ def encode_f32(values: FloatArray, exponent: int, workers: int, out: IntArray) -
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def encode_bf16(bits: BitsArray, exponent: int, workers: int, out: IntArray) -> int:
     """bfloat16 bit patterns to integers under the agreed exponent; a status."""
     status = _encode_status(block_exponent_bf16(bits), exponent, workers, bits.shape[0], out.shape[0])
@@ -173,7 +174,7 @@ def encode_bf16(bits: BitsArray, exponent: int, workers: int, out: IntArray) -> 
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def encode_f16(bits: BitsArray, exponent: int, workers: int, out: IntArray) -> int:
     """float16 bit patterns to integers under the agreed exponent; a status."""
     status = _encode_status(block_exponent_f16(bits), exponent, workers, bits.shape[0], out.shape[0])
@@ -186,7 +187,7 @@ def encode_f16(bits: BitsArray, exponent: int, workers: int, out: IntArray) -> i
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _widen_f16(pattern: np.uint16) -> np.float32:
     """The value of a finite float16 bit pattern, exact."""
     magnitude = np.int32(pattern & np.uint16(0x7FFF))
@@ -200,7 +201,7 @@ def _widen_f16(pattern: np.uint16) -> np.float32:
 # --- integers to values ------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _decode_status(exponent: int, workers: int, size: int, room: int) -> int:
     if room < size or not 1 <= workers <= MAX_WORKERS:
         return INVALID
@@ -211,13 +212,13 @@ def _decode_status(exponent: int, workers: int, size: int, room: int) -> int:
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _unit(exponent: int, workers: int) -> float:
     """The value of the integer 1; 0.0 for a block of zeros."""
     return 0.0 if exponent == EXPONENT_ZERO else math.ldexp(1.0, exponent - sum_bits(workers))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode_f32(ints: IntArray, exponent: int, workers: int, out: FloatArray) -> int:
     """Integers, summed or not, to float32; a status."""
     status = _decode_status(exponent, workers, ints.shape[0], out.shape[0])
@@ -235,7 +236,7 @@ def decode_f32(ints: IntArray, exponent: int, workers: int, out: FloatArray) -> 
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode_bf16(ints: IntArray, exponent: int, workers: int, out: BitsArray) -> int:
     """Integers, summed or not, to bfloat16 bit patterns; a status."""
     status = _decode_status(exponent, workers, ints.shape[0], out.shape[0])
@@ -248,7 +249,7 @@ def decode_bf16(ints: IntArray, exponent: int, workers: int, out: BitsArray) -> 
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode_f16(ints: IntArray, exponent: int, workers: int, out: BitsArray) -> int:
     """Integers, summed or not, to float16 bit patterns; a status."""
     status = _decode_status(exponent, workers, ints.shape[0], out.shape[0])
@@ -261,7 +262,7 @@ def decode_f16(ints: IntArray, exponent: int, workers: int, out: BitsArray) -> i
     return OK
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _narrow(value: float, mantissa_bits: int, bias: int, smallest_normal: float) -> np.uint16:
     """The 16-bit pattern nearest to `integer * unit`, ties to even; what is too large becomes infinite.
 
@@ -289,7 +290,7 @@ def _narrow(value: float, mantissa_bits: int, bias: int, smallest_normal: float)
 # --- sums --------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_wrapping(into: IntArray, values: IntArray) -> None:
     """`into += values` modulo 2**32, over the shorter length: exact where the exponent leaves room."""
     for i in range(min(into.shape[0], values.shape[0])):
@@ -297,7 +298,7 @@ def add_wrapping(into: IntArray, values: IntArray) -> None:
         into[i] = np.int32(((total + 2**31) & 0xFFFFFFFF) - 2**31)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_saturating(into: IntArray, values: IntArray) -> bool:
     """`into += values` held at the ends of int32, over the shorter length; whether any element was held.
 
