@@ -3,5 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-COMMANDS: dict[str, Callable[..., Any]] = {}
+from paceline.commands.models import models as models_command
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "models": models_command,
+}
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {}

@@ -1,0 +1,148 @@
+"""`paceline models`: the model profiles that a scenario can name, and the layers of one."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from paceline.sim.models import ModelProfile
+
+
+def models(
+    name: str | None = typer.Argument(None, help="Show the layers of this model.", show_default=False),
+    json_file: str | None = typer.Option(
+        None, "--json", metavar="FILE|-", help="Write JSON to a file, or to standard output for '-'."
+    ),
+) -> None:
+    """List the model profiles: size, gradients, work, and time of an iteration; or one model's layers."""
+    from paceline.sim.models import NAMES, profile
+
+    chosen = [profile(name)] if name else [profile(known) for known in NAMES]
+    if json_file:
+        _write(json_file, _as_json(chosen[0], layers=True) if name else _listing(chosen))
+    if json_file == "-":
+        return
+    if name:
+        _print_layers(chosen[0])
+    else:
+        _print_models(chosen)
+
+
+def _listing(profiles: "list[ModelProfile]") -> dict[str, Any]:
+    return {"models": [_as_json(model, layers=False) for model in profiles]}
+
+
+def _as_json(model: "ModelProfile", layers: bool) -> dict[str, Any]:
+    from paceline.sim.models import DEFAULT_FLOP_PER_S
+
+    summary: dict[str, Any] = {
+        "name": model.name,
+        "description": model.description,
+        "layer_count": len(model.layers),
+        "parameters": model.parameters,
+        "gradient_bytes": model.gradient_bytes,
+        "forward_flops": model.forward_flops,
+        "batch": model.batch,
+        "flop_per_s": DEFAULT_FLOP_PER_S,
+        "compute_ns": model.compute_ns(),
+    }
+    if layers:
+        summary["layers"] = [
+            {
+                "name": layer.name,
+                "parameters": layer.parameters,
+                "gradient_bytes": layer.gradient_bytes,
+                "forward_flops": layer.forward_flops,
+                "forward_ns": forward_ns,
+                "backward_ns": backward_ns,
+            }
+            for layer, forward_ns, backward_ns in zip(
+                model.layers, model.forward_ns(), model.backward_ns(), strict=True
+            )
+        ]
+    return summary
+
+
+def _write(file: str, data: dict[str, Any]) -> None:
+    import json
+    from pathlib import Path
+
+    from paceline.errors import UserError
+
+    text = json.dumps(data, indent=2)
+    if file == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror or error}", place=file) from None
+
+
+def _print_models(profiles: "list[ModelProfile]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.config.units import format_seconds, format_size
+    from paceline.sim.models import DEFAULT_FLOP_PER_S
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    for title in ("layers", "parameters", "gradients", "GFLOP", "batch", "compute"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for model in profiles:
+        table.add_row(
+            model.name,
+            str(len(model.layers)),
+            f"{model.parameters:,}",
+            format_size(model.gradient_bytes),
+            f"{model.forward_flops / 1e9:,.2f}",
+            str(model.batch),
+            format_seconds(model.compute_ns() / 1e9),
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"GFLOP: a sample's forward pass, 2 a multiply-accumulate. compute: forward and backward (twice the "
+        f"forward) of one batch at {DEFAULT_FLOP_PER_S / 1e12:g} TFLOP/s.",
+        style="dim",
+    )
+
+
+def _print_layers(model: "ModelProfile") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.config.units import format_seconds, format_size
+    from paceline.sim.models import DEFAULT_FLOP_PER_S
+
+    table = Table(box=None, pad_edge=False, show_footer=True)
+    table.add_column("layer", footer="total", no_wrap=True)
+    totals = (
+        ("parameters", f"{model.parameters:,}"),
+        ("gradients", format_size(model.gradient_bytes)),
+        ("MFLOP", f"{model.forward_flops / 1e6:,.2f}"),
+        ("forward", format_seconds(sum(model.forward_ns()) / 1e9)),
+        ("backward", format_seconds(sum(model.backward_ns()) / 1e9)),
+    )
+    for title, total in totals:
+        table.add_column(title, footer=total, justify="right", no_wrap=True)
+    for layer, forward_ns, backward_ns in zip(
+        model.layers, model.forward_ns(), model.backward_ns(), strict=True
+    ):
+        table.add_row(
+            layer.name,
+            f"{layer.parameters:,}",
+            format_size(layer.gradient_bytes),
+            f"{layer.forward_flops / 1e6:,.2f}",
+            format_seconds(forward_ns / 1e9),
+            format_seconds(backward_ns / 1e9),
+        )
+    console = Console()
+    console.print(f"{model.name}: {model.description}", highlight=False)
+    console.print(table)
+    console.print(
+        f"MFLOP: a sample's forward pass. Times of a batch of {model.batch} at "
+        f"{DEFAULT_FLOP_PER_S / 1e12:g} TFLOP/s.",
+        style="dim",
+    )
