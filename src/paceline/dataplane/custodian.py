@@ -160,8 +160,9 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         if kind == ANSWER:
             return NOTHING
         custodians.counters[k, REPLAYS] += 1
+        alone = kind == QUERY or (packet.level == 1 and popcount(packet.mask) == 1)
         _make_result(custodians, k, at, packet, buffer, row)
-        return UNICAST if kind == QUERY or popcount(packet.mask) == 1 and packet.level == 1 else MULTICAST
+        return UNICAST if alone else MULTICAST
     if kind == QUERY:
         return NOTHING
     if kind == ANSWER:
@@ -262,6 +263,8 @@ def _make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: A
     packet.offer = entry.offer
     packet.priority = entry.priority
     packet.index = entry.index
+    packet.fan_in_upper = custodians.state[k].fan_in_upper
+    packet.level = 2 if custodians.state[k].fan_in_upper > 1 else 1
     for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
         buffer[row, lane] = custodians.values[k, at, lane]
 
@@ -342,8 +345,21 @@ def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> Non
 
 
 @compiled
+def custodian_for(chunk: int, members: int, epoch: int) -> int:
+    """Which of `members` keeps a chunk: the highest hash wins, so that a change moves few chunks."""
+    best = 0
+    best_hash = -1
+    for member in range(members):
+        value = mix(chunk + (np.int64(epoch) << 40), member)
+        if value > best_hash:
+            best_hash = value
+            best = member
+    return best
+
+
+@compiled
 def is_asked(packet: Any, rack: int, mask: Any) -> bool:
     """Does a pull mean the worker with this rack and this bit?"""
-    if packet.level == 2:
+    if packet.fan_in_upper > 1:
         return bool(packet.mask & bit(rack) != NO_BITS)
     return bool(packet.mask & mask != NO_BITS)

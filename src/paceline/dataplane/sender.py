@@ -264,10 +264,13 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
 
 
 @compiled
-def handle_receipts(senders: Senders, i: int, below: int, now_ns: int) -> int:
+def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: int) -> int:
     """All chunks below a point have arrived (point-to-point flows); gives how many of them were news."""
     sender = senders.state[i]
     news = 0
+    if marked and sender.adaptive != 0:
+        sender.marks += 1
+        _slow_down(sender, sender.oldest)
     last = min(below, sender.next)
     if last > sender.oldest:
         flight = senders.flights[i, (last - 1) % sender.span]
@@ -276,7 +279,7 @@ def handle_receipts(senders: Senders, i: int, below: int, now_ns: int) -> int:
     while sender.oldest < last:
         before = sender.oldest
         _finish(senders, i, before)
-        if sender.adaptive != 0:
+        if sender.adaptive != 0 and not marked:
             _speed_up(sender)
         news += 1
     return news

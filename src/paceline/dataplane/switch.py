@@ -211,11 +211,15 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         if config.policy == POLICY_SWITCHML:
             return _pool_gradient(switch, s, packet, buffer, row, now_ns)
         return _gradient(switch, s, packet, buffer, row, now_ns)
-    if kind == RESULT:
-        return _result(switch, s, packet, buffer, row)
-    if kind == REMINDER:
-        return _reminder(switch, s, packet, buffer, row)
-    if kind == PULL:
+    if kind == RESULT or kind == REMINDER or kind == PULL:
+        # From a custodian below a rack switch they climb to the job's top switch first, then spread.
+        if packet.level > config.level:
+            return UP
+        if kind == RESULT:
+            return _result(switch, s, packet, buffer, row)
+        if kind == REMINDER:
+            return _reminder(switch, s, packet, buffer, row)
+        packet.level = 1
         return DOWN
     return TO_CUSTODIAN
 
@@ -311,6 +315,7 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
         return TO_CUSTODIAN
     packet.kind = RESULT
     packet.flag |= RESULT_FLAG
+    packet.level = 1
     return DOWN
 
 
@@ -372,6 +377,7 @@ def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int
 def _result(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     """A result on its way to the workers: whatever is still held for its chunk is free now."""
     config = switch.config[s]
+    packet.level = 1
     if config.policy == POLICY_NONE or config.dead != 0:
         return DOWN
     if config.policy == POLICY_SWITCHML:
@@ -389,8 +395,6 @@ def _result(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
 def _reminder(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     """A custodian asks for the rest of a chunk; above the racks it is passed on to them."""
     config = switch.config[s]
-    if packet.level > config.level:
-        return UP
     if config.dead == 0 and packet.index >= 0 and packet.index < config.slots:
         at = config.first + packet.index
         slot = switch.memory.slots[at]
@@ -438,6 +442,7 @@ def _pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, n
         packet.worker, packet.rack = worker, rack
         packet.kind = RESULT
         packet.flag |= RESULT_FLAG
+        packet.level = 1
         return TO_WORKER if switch.config[s].level == 1 else DOWN_ONE
     elif slot.mask & packet.mask:
         switch.counters[s, job, DUPLICATES] += 1
@@ -462,6 +467,7 @@ def _pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, n
     slot.state = ANSWERED
     packet.kind = RESULT
     packet.flag |= RESULT_FLAG
+    packet.level = 1
     return DOWN
 
 

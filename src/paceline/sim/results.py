@@ -1,0 +1,192 @@
+"""What a run reports: completion times, switch memory over time, traffic, and whether sums were exact."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from paceline.dataplane import custodian as custody
+from paceline.dataplane.switch import COUNTER_NAMES
+from paceline.sim import world as w
+from paceline.sim.build import Setup
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """One job: completion time since its arrival, and why it failed if it did."""
+
+    name: str
+    model: str
+    workers: int
+    arrival_s: float
+    jct_s: float | None
+    iterations: int
+    mean_iteration_s: float | None
+    blocked_share: float | None
+    """Share of its life in which workers waited for results."""
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Aggregators held, by job, at sampled times (all switches together)."""
+
+    time_s: list[float]
+    slots_by_job: list[list[int]]
+    slots_total: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One scenario under one policy."""
+
+    policy: str
+    seed: int
+    avg_jct_s: float | None
+    makespan_s: float | None
+    jobs: list[JobResult]
+    switch: dict[str, float]
+    transport: dict[str, int]
+    traffic_bytes: int
+    traffic_by_link_bytes: dict[str, int]
+    events: int
+    packets: int
+    wall_s: float
+    exact: bool | None
+    checked: int
+    wrong: int
+    failed: str | None
+    settings: dict[str, Any]
+    occupancy: Occupancy = field(repr=False)
+
+    def to_json(self, with_occupancy: bool = False) -> dict[str, Any]:
+        """Plain data for scripts."""
+        data = asdict(self)
+        if not with_occupancy:
+            del data["occupancy"]
+        return data
+
+
+def collect(setup: Setup, reason: str, check: bool, wall_s: float) -> RunResult:
+    """Read a finished world."""
+    world = setup.world
+    jobs = [_job_result(setup, j, reason) for j in range(len(setup.jobs))]
+    times = [job.jct_s for job in jobs if job.jct_s is not None]
+    complete = len(times) == len(jobs)
+    ends = [job.arrival_s + job.jct_s for job in jobs if job.jct_s is not None]
+    checked, wrong = int(world.jobs.checked.sum()), int(world.jobs.wrong.sum())
+    failures = [f"{job.name}: {job.failed}" for job in jobs if job.failed]
+    state = world.links.state[: setup.place.links]
+    senders = world.senders.state
+    return RunResult(
+        policy=setup.policy,
+        seed=setup.scenario.seed,
+        avg_jct_s=float(np.mean(times)) if complete else None,
+        makespan_s=max(ends) - min(job.arrival_s for job in jobs) if complete else None,
+        jobs=jobs,
+        switch=_switch_figures(setup),
+        transport={
+            "sent": int(senders.sent.sum()),
+            "resent": int(senders.resent.sum()),
+            "timeouts": int(senders.timeouts.sum()),
+            "duplicate_results": int(senders.duplicates.sum()),
+            "ecn_marks": int(senders.marks.sum()),
+            "queue_drops": int(state.drops.sum()),
+            "lost": int(world.control[w.LOST]),
+            "duplicated": int(world.control[w.DUPLICATED]),
+            "reordered": int(world.control[w.REORDERED]),
+        },
+        traffic_bytes=int(state.size_bytes.sum()),
+        traffic_by_link_bytes=_traffic_by_link(setup),
+        events=int(world.control[w.EVENTS]),
+        packets=int(world.control[w.FORWARDED]),
+        wall_s=wall_s,
+        exact=(wrong == 0 and checked > 0 and not failures) if check else None,
+        checked=checked,
+        wrong=wrong,
+        failed="; ".join(failures) or None,
+        settings={
+            "transport": setup.scenario.transport.model_dump(),
+            "custodians": setup.scenario.custodians.model_dump(),
+            "switch": setup.scenario.switch.model_dump(),
+        },
+        occupancy=_occupancy(setup),
+    )
+
+
+def _job_result(setup: Setup, j: int, reason: str) -> JobResult:
+    job, record = setup.jobs[j], setup.world.jobs[j]
+    first = int(record.first_worker)
+    workers = setup.world.workers[first : first + job.workers]
+    if record.done_ns == 0:
+        return JobResult(
+            job.name, job.model, job.workers, job.arrival * 1e-9, None, job.iterations, None, None,
+            _why_failed(setup, j, reason),
+        )  # fmt: skip
+    life_s = float(record.done_ns - record.arrival_ns) * 1e-9
+    blocked_s = float(np.mean(workers.blocked_ns)) * 1e-9
+    return JobResult(
+        name=job.name,
+        model=job.model,
+        workers=job.workers,
+        arrival_s=job.arrival * 1e-9,
+        jct_s=life_s,
+        iterations=job.iterations,
+        mean_iteration_s=life_s / job.iterations,
+        blocked_share=min(1.0, max(0.0, blocked_s / life_s)),
+    )
+
+
+def _why_failed(setup: Setup, j: int, reason: str) -> str:
+    """In words: who is missing, or what went away."""
+    world, record = setup.world, setup.world.jobs[j]
+    first = int(record.first_worker)
+    workers = world.workers[first : first + int(record.workers)]
+    dead = [str(int(worker.rank)) for worker in workers if worker.dead]
+    if dead:
+        return f"worker {', '.join(dead)} died"
+    if record.failed_ns == 0:
+        return reason or "did not finish"
+    gone = [str(s) for s in range(world.switch.config.shape[0]) if world.switch.config[s].dead]
+    if gone and setup.policy == "switchml":
+        return f"switch {', '.join(gone)} died, and switchml has no fallback host"
+    dead_hosts = [str(int(h)) for h in np.flatnonzero(world.host_dead)]
+    if dead_hosts:
+        return f"host {', '.join(dead_hosts)} with its custodian died"
+    return f"a worker gave up after {setup.scenario.transport.resends_max} resends"
+
+
+def _switch_figures(setup: Setup) -> dict[str, float]:
+    world = setup.world
+    totals = world.switch.counters.sum(axis=(0, 1))
+    figures: dict[str, float] = {name: int(totals[i]) for i, name in enumerate(COUNTER_NAMES)}
+    asked = world.custodians.counters.sum(axis=0)
+    figures["reminders_sent"] = int(asked[custody.REMINDERS_SENT])
+    figures["pulls_sent"] = int(asked[custody.PULLS_SENT])
+    occupancy = _occupancy(setup)
+    used = [sum(row) for row in zip(*occupancy.slots_by_job, strict=True)]
+    figures["utilisation_mean"] = float(np.mean(used)) / occupancy.slots_total if used else 0.0
+    return figures
+
+
+def _occupancy(setup: Setup) -> Occupancy:
+    world = setup.world
+    rows = int(world.control[w.SAMPLES])
+    total = int(world.switch.config.slots.sum())
+    if setup.policy in ("ring", "ps"):
+        return Occupancy([], [[] for _ in setup.jobs], total)
+    return Occupancy(
+        (world.sample_ns[:rows] * 1e-9).tolist(),
+        [world.samples[:rows, j].tolist() for j in range(len(setup.jobs))],
+        total,
+    )
+
+
+def _traffic_by_link(setup: Setup) -> dict[str, int]:
+    place, state = setup.place, setup.world.links.state
+    hosts = place.hosts
+    up = int(state.size_bytes[:hosts].sum())
+    down = int(state.size_bytes[hosts : 2 * hosts].sum())
+    between = int(state.size_bytes[2 * hosts : place.links].sum())
+    busiest = int(state.size_bytes[: place.links].max())
+    return {"host_up": up, "host_down": down, "between_switches": between, "busiest_link": busiest}

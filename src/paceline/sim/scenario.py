@@ -1,0 +1,212 @@
+"""A scenario: network, switches, transport, jobs and faults, as a user writes it in TOML.
+
+Every key has its default and its unit here; `paceline simulate` reads nothing else. What differs by policy
+is set under `[policy.NAME]`, over `TUNED`: each policy's best settings, found by the sweep that is part of
+`paceline reproduce esa`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from paceline.config.toml import Section, load
+from paceline.config.units import Rate, Size, TimeNs
+from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
+from paceline.errors import UserError
+from paceline.sim.faults import Faults
+from paceline.sim.models import DEFAULT_FLOP_PER_S, ModelProfile, communication_heavy, computation_heavy, profile
+
+POLICIES = ("esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip")
+PolicyName = Literal["esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip"]
+assert set(POLICIES) - {"ring", "ps"} == set(SWITCH_POLICIES) - {"none"}
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Network(Section):
+    """Hosts and links."""
+
+    topology: Literal["star", "leaf-spine"] = "star"
+    hosts: Count | None = None
+    """Hosts for workers; by default one for each worker of the scenario."""
+    leaves: Annotated[int, Field(ge=1, le=64)] = 4
+    uppers: Annotated[int, Field(ge=1, le=64)] = 1
+    rate: Rate = 100e9
+    upper_rate: Rate | None = None
+    """Between leaf and upper switches; by default as much as the leaf's hosts together."""
+    delay: TimeNs = 1_000
+    """Of each link, one way."""
+    queue: Size = 1_000_000
+    """In front of each switch port."""
+    ecn: Size = 200_000
+    """Backlog from which packets are marked."""
+    elements: Annotated[int, Field(ge=1, le=2048)] = 256
+    """32-bit integers in a packet."""
+    placement: Literal["packed", "spread"] = "packed"
+    """Workers of a job side by side, or dealt out over the leaves."""
+
+
+class SwitchMemory(Section):
+    """The aggregators of each switch."""
+
+    slots: Count = 512
+    stale: TimeNs = 10_000_000
+    """ATP: an aggregator untouched for so long may be taken."""
+    relay: bool = False
+    """ESA: send results by the custodian, as ATP does, instead of at once."""
+
+
+class Transport(Section):
+    """Sending side; see `dataplane/sender.py`."""
+
+    window: Count = 256
+    """Packets without a result; under SwitchML also the most that a pool gets."""
+    window_min: Count = 8
+    window_start: Count | None = None
+    adaptive: bool = True
+    """Halve the window on ECN and on losses (never under SwitchML)."""
+    rto_min: TimeNs = 200_000
+    rto_max: TimeNs = 100_000_000
+    rto_start: TimeNs = 2_000_000
+    reorder_chunks: Count = 3
+    reorder_rtts: Annotated[float, Field(ge=0)] = 0.0
+    resends_max: Count = 60
+    bucket: Size = 25_000_000
+    """Ring: layers are fused into buckets of at least this size."""
+    ack_every: Count = 8
+    """Ring: receipts for every so many packets."""
+
+
+class Custodians(Section):
+    """Fallback hosts (ESA), parameter servers (ATP, ps); see `dataplane/custodian.py`."""
+
+    placement: Literal["dedicated", "workers"] = "dedicated"
+    per_job: Annotated[int, Field(ge=1, le=64)] = 1
+    patience: TimeNs = 50_000
+    """A partial sum that waits longer is asked for: reminder, then pull, with back-off."""
+    patience_max: TimeNs = 10_000_000
+
+
+class PolicySettings(Section):
+    """What one policy has otherwise; keys as in `[transport]`, `[custodians]` and `[switch]`."""
+
+    transport: dict[str, Any] = {}
+    custodians: dict[str, Any] = {}
+    switch: dict[str, Any] = {}
+
+
+class Job(Section):
+    """A training job, or `copies` equal ones."""
+
+    name: str = ""
+    model: str = "communication-heavy"
+    workers: Annotated[int, Field(ge=1, le=4096)] = 8
+    iterations: Count = 2
+    arrival: TimeNs = 0
+    copies: Count = 1
+    stagger: TimeNs = 0
+    """Each copy arrives so much later than the one before."""
+    batch: Count | None = None
+    flop_rate: Annotated[float, Field(gt=0)] = DEFAULT_FLOP_PER_S
+    ratio: Annotated[float, Field(gt=0)] | None = None
+    """Synthetic models: communication time over computation time at the link's rate."""
+    size: Size | None = None
+    """Synthetic models: bytes of gradient."""
+    layers: Count | None = None
+    """Synthetic models: how many."""
+    fuse: Size = 0
+    """Fuse layers until each has at least so many bytes of gradient."""
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Each worker's computation takes up to this share longer, drawn anew each iteration."""
+    hosts: list[int] | None = None
+    """Where the workers are; by default the next hosts in turn."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Job":
+        if self.hosts is not None and len(self.hosts) != self.workers:
+            raise ValueError(f"hosts names {len(self.hosts)} places for {self.workers} workers")
+        return self
+
+    def profile(self, rate_bps: float) -> ModelProfile:
+        """The model's layers; synthetic ones are made for the link's rate."""
+        key = self.model.lower().replace("_", "-")
+        synthetic = {"communication-heavy": communication_heavy, "computation-heavy": computation_heavy}
+        if key in synthetic:
+            options: dict[str, Any] = {"rate_bps": rate_bps, "flop_per_s": self.flop_rate}
+            for name, value in (("ratio", self.ratio), ("size_bytes", self.size), ("layers", self.layers)):
+                if value is not None:
+                    options[name] = value
+            return synthetic[key](**options)
+        for name, value in (("ratio", self.ratio), ("size", self.size), ("layers", self.layers)):
+            if value is not None:
+                raise UserError(f"{name!r} is for the synthetic models, not for {self.model!r}", place="job")
+        model = profile(self.model)
+        return model.fused(self.fuse // 4) if self.fuse else model
+
+
+class Scenario(Section):
+    """A whole experiment; one run for each policy."""
+
+    name: str = "scenario"
+    seed: int = 1
+    policies: list[PolicyName] = ["esa", "atp", "switchml", "ring", "ps"]
+    horizon: TimeNs = 1_000_000_000_000
+    """Simulated time after which a run is given up."""
+    network: Network = Network()
+    switch: SwitchMemory = SwitchMemory()
+    transport: Transport = Transport()
+    custodians: Custodians = Custodians()
+    policy: dict[PolicyName, PolicySettings] = {}
+    job: Annotated[list[Job], Field(min_length=1)]
+    faults: Faults = Faults()
+
+    def for_policy(self, name: str) -> "Scenario":
+        """The scenario with what `[policy.NAME]` sets, over the tuned defaults of that policy."""
+        update: dict[str, Section] = {}
+        given = self.policy.get(name)  # type: ignore[call-overload]
+        for section in ("transport", "custodians", "switch"):
+            current: Section = getattr(self, section)
+            values = {
+                **current.model_dump(),
+                **{
+                    key: value
+                    for key, value in TUNED.get(name, {}).get(section, {}).items()
+                    if key not in current.model_fields_set
+                },
+                **(getattr(given, section) if given else {}),
+            }
+            try:
+                update[section] = type(current).model_validate(values)
+            except ValueError as error:
+                first = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
+                key = ".".join(["policy", name, section, *map(str, first["loc"])])
+                raise UserError(f"{key}: {first['msg']}") from None
+        return self.model_copy(update=update)
+
+    def expanded_jobs(self) -> list[Job]:
+        """One job for each copy, each with a name of its own."""
+        jobs: list[Job] = []
+        for number, job in enumerate(self.job):
+            name = job.name or f"{job.model}-{number}"
+            for copy in range(job.copies):
+                label = name if job.copies == 1 else f"{name}-{copy}"
+                arrival = job.arrival + copy * job.stagger
+                jobs.append(job.model_copy(update={"name": label, "arrival": arrival, "copies": 1}))
+        names = [job.name for job in jobs]
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"two jobs are called {name!r}", place="job")
+        return jobs
+
+
+TUNED: dict[str, dict[str, dict[str, Any]]] = {
+    "switchml": {"transport": {"adaptive": False}},
+    "ps": {"custodians": {"placement": "workers"}},
+}
+"""Best settings by policy, where they differ from the defaults above."""
+
+
+def load_scenario(path: Path, overrides: tuple[str, ...] = ()) -> Scenario:
+    """A scenario from a TOML file, with `--set` overrides."""
+    return load(path, Scenario, overrides)

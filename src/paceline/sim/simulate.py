@@ -1,0 +1,63 @@
+"""Run a scenario under a policy: `simulate(scenario, policy)` gives a `RunResult`."""
+
+import sys
+import time
+from collections.abc import Callable
+
+from paceline.dataplane.compiled import is_cold
+from paceline.sim import world as w
+from paceline.sim.build import Setup, build
+from paceline.sim.engine import ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
+from paceline.sim.links import grown_pool
+from paceline.sim.priority import PriorityRule, priority
+from paceline.sim.results import RunResult, collect
+from paceline.sim.scenario import Scenario
+
+_EVENTS_A_STEP = 2_000_000
+_announced = False
+
+
+def announce_compilation() -> None:
+    """Say once, on a cold start, why nothing seems to happen."""
+    global _announced
+    if not _announced and is_cold():
+        print("paceline: compiling the simulator, once (about half a minute) ...", file=sys.stderr, flush=True)
+    _announced = True
+
+
+def simulate(
+    scenario: Scenario,
+    policy: str,
+    *,
+    seed: int | None = None,
+    check: bool = False,
+    rule: PriorityRule = priority,
+    progress: Callable[[int, int], None] | None = None,
+) -> RunResult:
+    """One run; with `check`, packets carry integers and every result is compared with the true sum.
+
+    `progress` is told now and then how many worker-iterations are done and how many there are.
+    """
+    announce_compilation()
+    setup = build(scenario, policy, scenario.seed if seed is None else seed, check, rule)
+    started = time.perf_counter()
+    reason = _run_to_end(setup, progress)
+    return collect(setup, reason, check, time.perf_counter() - started)
+
+
+def _run_to_end(setup: Setup, progress: Callable[[int, int], None] | None) -> str:
+    total = sum(job.iterations * job.workers for job in setup.jobs)
+    while True:
+        stop = run(setup.world, _EVENTS_A_STEP, setup.room, setup.scenario.horizon)
+        if stop == POOL_LOW_ROOM:
+            setup.world = setup.world._replace(pool=grown_pool(setup.world.pool))
+        elif stop == ENDED:
+            return ""
+        elif stop == TIMED_OUT:
+            return "did not end within the horizon"
+        elif stop == STUCK:
+            return "came to a standstill"
+        if progress is not None:
+            workers = setup.world.workers
+            done = int(workers.iteration.sum()) + int((workers.phase == w.FINISHED).sum())
+            progress(min(done, total), total)

@@ -1,0 +1,175 @@
+"""The state of a simulation: plain arrays of records, grouped; nothing here acts.
+
+Endpoints are numbered: workers of all jobs first, then custodians. A packet names endpoints within its job
+(`worker`, `custodian`: ranks first, then dedicated custodians); `endpoint_of` translates.
+
+Entities of the event queue: links (detours included), then one timer for each endpoint, then the clock of
+the run itself (arrivals, deaths, samples).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.dataplane.compiled import compiled_inner
+from paceline.dataplane.custodian import Custodians
+from paceline.dataplane.sender import Senders
+from paceline.dataplane.switch import Switch
+from paceline.sim.links import Links, Pool
+from paceline.sim.queue import Queue
+
+ABSENT = 0
+FORWARD = 1
+BLOCKED = 2
+"""Before the forward pass of a layer whose result has not come yet."""
+BACKWARD = 3
+DRAINING = 4
+"""The last backward pass is over; the last results are awaited."""
+FINISHED = 5
+PHASE_NAMES = ("absent", "forward", "blocked", "backward", "draining", "finished")
+
+IN_NETWORK = 0
+RING = 1
+
+JOB = np.dtype(
+    [
+        ("arrival_ns", "i8"),
+        ("done_ns", "i8"),
+        ("failed_ns", "i8"),
+        ("chunks", "i8"),
+        ("table", "i8"),
+        ("flows", "i8"),
+        ("iterations", "i4"),
+        ("first_worker", "i4"),
+        ("workers", "i4"),
+        ("first_custodian", "i4"),
+        ("custodians", "i4"),
+        ("on_workers", "i4"),
+        ("layers", "i4"),
+        ("buckets", "i4"),
+        ("transport", "i4"),
+        ("replicate", "i4"),
+        ("started", "i4"),
+        ("finished", "i4"),
+        ("wrong", "i8"),
+        ("checked", "i8"),
+    ],
+    align=True,
+)
+
+WORKER = np.dtype(
+    [
+        ("due_ns", "i8"),
+        ("first_chunk", "i8"),
+        ("remaining", "i8"),
+        ("iteration_ns", "i8"),
+        ("iterations_ns", "i8"),
+        ("done_ns", "i8"),
+        ("blocked_ns", "i8"),
+        ("slow_num", "i8"),
+        ("slow_den", "i8"),
+        ("jitter_num", "i8"),
+        ("received", "i8"),
+        ("job", "i4"),
+        ("rank", "i4"),
+        ("phase", "i4"),
+        ("layer", "i4"),
+        ("iteration", "i4"),
+        ("released", "i4"),
+        ("send_bucket", "i4"),
+        ("receive_bucket", "i4"),
+        ("dead", "i4"),
+    ],
+    align=True,
+)
+
+LAYER = np.dtype(
+    [("forward_ns", "i8"), ("backward_ns", "i8"), ("chunks", "i8"), ("first", "i8")],
+    align=True,
+)
+BUCKET = np.dtype(
+    [("first", "i8"), ("packets", "i8"), ("place", "i8"), ("layer_low", "i4"), ("layer_high", "i4")], align=True
+)
+"""Ring only: first flow number, packets a segment, first buffer place, and the layers it covers."""
+ENDPOINT = np.dtype([("host", "i4"), ("leaf", "i4")], align=True)
+DEATH = np.dtype([("time_ns", "i8"), ("is_switch", "i4"), ("what", "i4")], align=True)
+
+NOW_NS = 0
+EVENTS = 1
+FORWARDED = 2
+DELIVERED = 3
+LOST = 4
+JOBS_LEFT = 5
+NEXT_SAMPLE_NS = 6
+SAMPLE_EVERY_NS = 7
+SAMPLES = 8
+NEXT_DEATH = 9
+HOSTS = 10
+LEAVES = 11
+UPPERS = 12
+LOSS = 13
+DUPLICATE = 14
+REORDER = 15
+WORKERS = 16
+TIMERS = 17
+CLOCK = 18
+DUPLICATED = 19
+REORDERED = 20
+RING_ACK_EVERY = 21
+POOL_LOW = 22
+JITTER_SEED = 23
+CONTROL_SIZE = 24
+
+
+class World(NamedTuple):
+    """Everything a run reads and writes."""
+
+    control: Any
+    random: Any
+    queue: Queue
+    links: Links
+    pool: Pool
+    switch: Switch
+    senders: Senders
+    custodians: Custodians
+    jobs: Any
+    workers: Any
+    pending: Any
+    layers: Any
+    layer_of: Any
+    priorities: Any
+    buckets: Any
+    members: Any
+    member_first: Any
+    endpoints: Any
+    host_dead: Any
+    held: Any
+    ring_seen: Any
+    ring_values: Any
+    deaths: Any
+    samples: Any
+    sample_ns: Any
+
+
+@compiled_inner
+def endpoint_of(world: World, job: int, number: int) -> int:
+    """The endpoint that a job knows under `number`, as a custodian."""
+    record = world.jobs[job]
+    if record.on_workers == 0:
+        number -= record.workers
+    return int(world.control[WORKERS] + record.first_custodian + number)
+
+
+@compiled_inner
+def contribution(job: int, rank: int, chunk: int, lane: int) -> int:
+    """What a worker contributes to a chunk: any number that tells workers, chunks and lanes apart."""
+    h = (np.int64(rank) + 1) * 0x2545F491 + (np.int64(job) + 1) * 0x27D4EB2F + lane * 0x165667B1
+    h = (h ^ (np.int64(chunk) * 0x9E3779B1)) & 0x7FFFFFFF
+    h = ((h ^ (h >> 15)) * 0x2C1B3C6D) & 0x7FFFFFFF
+    h = ((h ^ (h >> 13)) * 0x297A2D39) & 0x7FFFFFFF
+    return int(((h ^ (h >> 16)) & 0x1FFFFFF) - 0x1000000)
+
+
+def new_records(shape: Any, dtype: np.dtype[Any]) -> Any:
+    """Zeroed records, addressable by field name."""
+    return np.zeros(shape, dtype=dtype).view(np.recarray)
