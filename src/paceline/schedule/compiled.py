@@ -1,0 +1,51 @@
+"""Compile a kernel with Numba, cached on disk in a folder keyed by the sources of this package.
+
+Numba's own cache does not see a change in a callee of another file, so the folder's name carries a hash of
+every module that holds kernels. The first compilation after a change says so on stderr; every later start
+loads the machine code in a moment. `NUMBA_DISABLE_JIT=1` runs the same functions interpreted.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+_config: Any = numba.config
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HERE = Path(__file__).parent
+_SOURCES = ("compiled.py", "kernels.py", "dispatch.py", "packing.py")
+
+
+def cache_folder() -> Path:
+    """Where the machine code of exactly these sources is kept."""
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        digest.update((_HERE / name).read_bytes())
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "paceline" / f"schedule-{digest.hexdigest()[:16]}"
+
+
+_FOLDER = cache_folder()
+
+
+def compiled(function: F) -> F:
+    """`numba.njit` with the cache folder above; the wrapped function keeps its type for the checker."""
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = str(_FOLDER)
+    try:
+        wrapped: Any = numba.njit(cache=True, error_model="numpy")(function)
+    finally:
+        _config.CACHE_DIR = before
+    return wrapped  # type: ignore[no-any-return]
+
+
+def announce() -> None:
+    """Say on stderr that a compilation is about to happen, if it is; call once before the first kernel."""
+    if _config.DISABLE_JIT or any(_FOLDER.rglob("*.nbi")):
+        return
+    print("paceline: compiling the scheduler's kernels (once, about half a minute) ...", file=sys.stderr, flush=True)

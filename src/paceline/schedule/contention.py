@@ -1,0 +1,258 @@
+"""The analytical model: what one iteration takes, given where a job runs and who shares its links.
+
+Follows equations (6)-(9) of the SJF-BCO paper (arXiv 2207.07817, section 4):
+
+- (6) contention `p_j`: the largest number of spread jobs on any server of j, itself included; 0 when j fits
+  on one server;
+- (7) `k_j = xi1 * p_j`; ours: never below 1, since a job alone on its links has all of them;
+- bandwidth of a spread job `b_e / f(alpha, k_j)`, of a job on one server `b_i`;
+- (8) `tau_j = 2 m (w-1)/(w B) + m (w-1)/(w C) + xi2 * servers + Df*M + Db`;
+- (9) is the sum over time, in `timeline.py`.
+
+Ours: the overhead constant xi2 is apart from xi1 (the paper writes one xi for both), and the **in-network
+job**: its workers send m once to the switch, so a spread one exchanges in `m/B` with B also limited by its
+share of the switch's memory (slots x payload / round trip, divided among the in-network jobs of that
+switch), and its workers reduce nothing themselves. On one server it is a ring like any other.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import UserError
+from paceline.schedule.cluster import Cluster, ClusterFile
+from paceline.schedule.jobs import Job
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ContentionFunction = Callable[[float, float], float]
+
+
+def linear(alpha: float, k: float) -> float:
+    """The paper's example: `f = k + alpha (k - 1)`."""
+    return k + alpha * (k - 1.0)
+
+
+def fair(alpha: float, k: float) -> float:
+    """Equal shares and nothing lost."""
+    return k
+
+
+def quadratic(alpha: float, k: float) -> float:
+    """Losses that grow with every further pair of contenders."""
+    return k + alpha * (k - 1.0) * k / 2.0
+
+
+CONTENTION: dict[str, ContentionFunction] = {"linear": linear, "fair": fair, "quadratic": quadratic}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The constants of the model; `slot_s` chooses the paper's slotted time, None continuous time."""
+
+    alpha: float = 0.2
+    xi1: float = 1.0
+    xi2_s: float = 1e-3
+    reduce_bps: float = 8e11
+    f: ContentionFunction = linear
+    slot_s: float | None = None
+
+    @classmethod
+    def from_file(cls, file: ClusterFile) -> "Model":
+        section = file.model
+        slotted = section.time == "slotted"
+        return cls(
+            section.alpha,
+            section.xi1,
+            section.overhead_per_server,
+            section.reduce_speed,
+            CONTENTION[section.contention],
+            section.slot if slotted else None,
+        )
+
+    def contention_k(self, p: int) -> float:
+        """(7), never below 1."""
+        return max(1.0, self.xi1 * p)
+
+
+def exchange_s(job: Job, cluster: Cluster, model: Model, servers: int, p: int, sharing: int = 1) -> float:
+    """Time of one gradient exchange on `servers` servers under contention p; `sharing` in-network jobs."""
+    w = job.gpus
+    if w == 1:
+        return 0.0
+    ring_bytes = 2.0 * job.gradient_bytes * (w - 1) / w
+    if servers == 1:
+        return ring_bytes * 8 / cluster.intra_bps
+    bandwidth_bps = cluster.inter_bps / model.f(model.alpha, model.contention_k(p))
+    if job.exchange == "ring":
+        return ring_bytes * 8 / bandwidth_bps
+    if cluster.switch is not None:
+        bandwidth_bps = min(bandwidth_bps, cluster.switch.bytes_per_s * 8 / max(1, sharing))
+    return job.gradient_bytes * 8 / bandwidth_bps
+
+
+def iteration_s(job: Job, cluster: Cluster, model: Model, servers: int, p: int, sharing: int = 1) -> float:
+    """(8): the time of one iteration."""
+    w = job.gpus
+    in_switch = job.exchange == "in-network" and servers > 1
+    reduce_s = 0.0 if in_switch else job.gradient_bytes * 8 * (w - 1) / w / model.reduce_bps
+    exchange = exchange_s(job, cluster, model, servers, p, sharing)
+    return exchange + reduce_s + model.xi2_s * servers + job.compute_s
+
+
+class JobsT(NamedTuple):
+    """The jobs as arrays, for the kernels; times in units (slots, or seconds), gradients in bytes."""
+
+    gpus: Ints
+    base: Ints
+    """Job j's GPUs and servers lie at `base[j] ..` of flat arrays of length `sum(gpus)`."""
+    iterations: Floats
+    arrival: Floats
+    ring_bytes: Floats
+    net_bytes: Floats
+    in_network: NDArray[np.bool_]
+    reduce: Floats
+    compute: Floats
+
+
+class ClusterT(NamedTuple):
+    """The cluster as arrays."""
+
+    first_gpu: Ints
+    server_of: Ints
+    rack_of: Ints
+
+
+class PriceT(NamedTuple):
+    """What the exchange costs: bandwidths in bytes a unit, by contention p."""
+
+    spread: Floats
+    intra: float
+    memory: float
+    overhead: float
+    slotted: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Jobs, cluster and model together: the one argument of every policy, bound and judge."""
+
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    model: Model = Model()
+    pinned: Mapping[int, Ints] = field(default_factory=dict)
+    """Jobs that run already, by index, and their GPUs: they stay; time 0 is now (see `online.py`)."""
+
+    def __post_init__(self) -> None:
+        if not self.jobs:
+            raise UserError("the list holds no jobs", place="jobs")
+        if self.model.slot_s is not None:
+            slowest = max(range(len(self.jobs)), key=lambda j: float(self.tau_max[j]))
+            if self.tau_max[slowest] > 1.0:
+                raise UserError(
+                    f"an iteration of job {self.jobs[slowest].name!r} can take {self.tau_max[slowest]:.3g}"
+                    f" slots, and the slotted model counts whole iterations a slot: lengthen model.slot",
+                    place="model.slot",
+                )
+
+    @property
+    def unit_s(self) -> float:
+        """One unit of the kernels' time: a slot, or a second."""
+        return self.model.slot_s or 1.0
+
+    @cached_property
+    def tau_min(self) -> Floats:
+        """Shortest iteration of each job over all placements, in units: one server, or the fewest."""
+        return np.array([self._tau_min(job) for job in self.jobs])
+
+    def _tau_min(self, job: Job) -> float:
+        fewest = self.fewest_servers(job.gpus)
+        local = self._tau(job, 1, 0) if fewest == 1 else np.inf
+        # A spread job can be the faster one: in-network, or where the links between servers are the faster.
+        can_spread = job.gpus > 1 and len(self.cluster.servers) > 1
+        spread = self._tau(job, max(2, fewest), 1) if can_spread else np.inf
+        return min(local, spread)
+
+    @cached_property
+    def tau_max(self) -> Floats:
+        """Longest iteration of each job over all placements: a GPU a server, every server full of others."""
+        servers, largest = len(self.cluster.servers), self.cluster.gpus_max
+        sharing = sum(1 for job in self.jobs if job.exchange == "in-network")
+        local = np.array([self._tau(job, 1, 0) for job in self.jobs])
+        spread = [
+            self._tau(job, min(job.gpus, servers), min(largest, len(self.jobs)), sharing)
+            if job.gpus > 1 and servers > 1
+            else 0.0
+            for job in self.jobs
+        ]
+        return np.asarray(np.maximum(local, np.array(spread)))
+
+    def _tau(self, job: Job, servers: int, p: int, sharing: int = 1) -> float:
+        return iteration_s(job, self.cluster, self.model, servers, p, sharing) / self.unit_s
+
+    def fewest_servers(self, gpus: int) -> int:
+        """The smallest number of servers that hold so many GPUs."""
+        return int(np.searchsorted(self._capacity, gpus)) + 1
+
+    @cached_property
+    def _capacity(self) -> Ints:
+        return np.cumsum(sorted((s.gpus for s in self.cluster.servers), reverse=True))
+
+    def duration(self, tau: Floats) -> Floats:
+        """(9) for a constant iteration time: units until F_j iterations are done."""
+        iterations = np.array([job.iterations for job in self.jobs], dtype=np.float64)
+        if self.model.slot_s is None:
+            return np.asarray(iterations * tau)
+        return np.asarray(np.ceil(iterations / np.floor(1.0 / tau + 1e-9)))
+
+    @cached_property
+    def shortest(self) -> Floats:
+        """l_j: the least time job j can take, in units."""
+        return self.duration(self.tau_min)
+
+    @cached_property
+    def longest(self) -> Floats:
+        """u_j: the most time job j can take, in units."""
+        return self.duration(self.tau_max)
+
+    @cached_property
+    def jobs_t(self) -> JobsT:
+        jobs, unit = self.jobs, self.unit_s
+        gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
+        size = np.array([job.gradient_bytes for job in jobs], dtype=np.float64)
+        share = (gpus - 1) / gpus
+        arrival = np.array([job.arrival_s for job in jobs]) / unit
+        return JobsT(
+            gpus=gpus,
+            base=np.concatenate(([0], np.cumsum(gpus))).astype(np.int64),
+            iterations=np.array([job.iterations for job in jobs], dtype=np.float64),
+            arrival=np.ceil(arrival - 1e-9) if self.model.slot_s is not None else arrival,
+            ring_bytes=2.0 * size * share,
+            net_bytes=size,
+            in_network=np.array([job.exchange == "in-network" for job in jobs]),
+            reduce=size * share * 8 / self.model.reduce_bps / unit,
+            compute=np.array([job.compute_s for job in jobs]) / unit,
+        )
+
+    @cached_property
+    def cluster_t(self) -> ClusterT:
+        return ClusterT(self.cluster.first_gpu, self.cluster.server_of, self.cluster.rack_of)
+
+    @cached_property
+    def price_t(self) -> PriceT:
+        model, cluster, unit = self.model, self.cluster, self.unit_s
+        counts = range(max(cluster.gpus_max, 1) + 1)
+        spread = [cluster.inter_bps / 8 * unit / model.f(model.alpha, model.contention_k(p)) for p in counts]
+        memory = cluster.switch.bytes_per_s * unit if cluster.switch is not None else np.inf
+        return PriceT(
+            spread=np.array(spread),
+            intra=cluster.intra_bps / 8 * unit,
+            memory=memory,
+            overhead=model.xi2_s / unit,
+            slotted=model.slot_s is not None,
+        )

@@ -1,0 +1,118 @@
+"""What a policy decides (`Plan`), and what comes of it when the one judge has run it (`Schedule`).
+
+A plan gives every job its GPUs and every GPU its queue: jobs in `order`, each starting when all its GPUs
+have come to it, not before `not_before`. A schedule adds the times, one reason a placement, and the figures
+by which schedules are compared. Times of a plan are in the problem's units, those of a schedule in seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from paceline.schedule.contention import Floats, Ints, Problem
+
+Objective = Literal["makespan", "jct"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decision: the order, the GPUs (flat, ascending within a job), the earliest starts, the reasons."""
+
+    order: Ints
+    gpus: Ints
+    not_before: Floats
+    reasons: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, problem: Problem, j: int) -> Ints:
+        """The GPUs of job j."""
+        base = problem.jobs_t.base
+        return self.gpus[base[j] : base[j + 1]]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of time in which a job runs without a break."""
+
+    start_s: float
+    end_s: float
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and when one job runs, and why there; more than one segment only if it was preempted."""
+
+    job: str
+    segments: tuple[Segment, ...]
+    reason: str
+
+    @property
+    def start_s(self) -> float:
+        return self.segments[0].start_s
+
+    @property
+    def end_s(self) -> float:
+        return self.segments[-1].end_s
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return self.segments[-1].gpus
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A judged plan: placements in the order of the jobs, and the figures of comparison."""
+
+    problem: Problem
+    policy: str
+    placements: tuple[Placement, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    lower_bound_s: float = 0.0
+    plan_s: float = 0.0
+
+    @cached_property
+    def end_s(self) -> Floats:
+        return np.array([placement.end_s for placement in self.placements])
+
+    @cached_property
+    def jct_s(self) -> Floats:
+        """Completion times: end minus arrival."""
+        return np.asarray(self.end_s - np.array([job.arrival_s for job in self.problem.jobs]))
+
+    @property
+    def makespan_s(self) -> float:
+        return float(self.end_s.max())
+
+    @property
+    def avg_jct_s(self) -> float:
+        return float(self.jct_s.mean())
+
+    @property
+    def p95_jct_s(self) -> float:
+        return float(np.percentile(self.jct_s, 95))
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the GPU time up to the makespan in which GPUs are held by a job."""
+        held = sum(
+            (segment.end_s - segment.start_s) * len(segment.gpus)
+            for placement in self.placements
+            for segment in placement.segments
+        )
+        return held / (self.makespan_s * self.problem.cluster.gpus_total)
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan lies above the best known lower bound: 0.1 is 10 %."""
+        return self.makespan_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else float("nan")
+
+
+def score(problem: Problem, end: Floats, objective: Objective) -> float:
+    """What is minimised, in units: the last end, or the mean completion time."""
+    if objective == "makespan":
+        return float(end.max())
+    return float((end - problem.jobs_t.arrival).mean())
