@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.commands.models import models as models_command
+from paceline.commands.plan import plan as plan_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models_command,
+    "plan": plan_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {}

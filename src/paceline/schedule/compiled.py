@@ -5,6 +5,7 @@ every module that holds kernels. The first compilation after a change says so on
 loads the machine code in a moment. `NUMBA_DISABLE_JIT=1` runs the same functions interpreted.
 """
 
+import functools
 import hashlib
 import os
 import sys
@@ -44,8 +45,13 @@ def compiled(function: F) -> F:
     return wrapped  # type: ignore[no-any-return]
 
 
+@functools.cache
 def announce() -> None:
-    """Say on stderr that a compilation is about to happen, if it is; call once before the first kernel."""
+    """Say on stderr, once, that a compilation is about to happen, if it is; call before the first kernel."""
     if _config.DISABLE_JIT or any(_FOLDER.rglob("*.nbi")):
         return
-    print("paceline: compiling the scheduler's kernels (once, about half a minute) ...", file=sys.stderr, flush=True)
+    print(
+        "paceline: compiling the scheduler's kernels (once, about half a minute) ...",
+        file=sys.stderr,
+        flush=True,
+    )

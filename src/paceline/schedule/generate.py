@@ -85,3 +85,64 @@ def paper_model(setting: PaperSetting) -> Model:
 def paper_problem(seed: int, setting: PaperSetting = PaperSetting()) -> Problem:  # noqa: B008
     """Cluster, jobs and model of the paper's experiment for one seed."""
     return Problem(paper_cluster(seed, setting), paper_jobs(seed, setting), paper_model(setting))
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """A network to train: gradient size, and one iteration's compute on one GPU. Our nominal figures."""
+
+    name: str
+    gradient_bytes: int
+    batch: int
+    forward_s: float
+    backward_s: float
+
+    @property
+    def compute_s(self) -> float:
+        return self.forward_s * self.batch + self.backward_s
+
+
+CATALOGUE = (
+    ModelProfile("resnet50", 102_000_000, 64, 0.9e-3, 0.115),
+    ModelProfile("vgg16", 553_000_000, 32, 2.2e-3, 0.140),
+    ModelProfile("inception3", 95_000_000, 64, 1.1e-3, 0.141),
+    ModelProfile("bert-base", 440_000_000, 32, 2.5e-3, 0.160),
+    ModelProfile("gpt2-small", 498_000_000, 16, 6.0e-3, 0.192),
+)
+"""Sizes are four bytes a published parameter; the times are ours, of the order of one recent GPU."""
+
+
+def job_of(name: str, gpus: int, arrival_s: float, run_s: float, profile: ModelProfile) -> Job:
+    """A job that computes for `run_s` with this profile; communication comes on top, by the model."""
+    return Job(
+        name,
+        gpus,
+        max(1, round(run_s / profile.compute_s)),
+        profile.gradient_bytes if gpus > 1 else 0,
+        profile.batch,
+        profile.forward_s,
+        profile.backward_s,
+        arrival_s,
+    )
+
+
+PHILLY_SIZES = {1: 0.76, 2: 0.07, 4: 0.06, 8: 0.08, 16: 0.02, 32: 0.01}
+"""Mostly single-GPU jobs, a tail of large ones: the shape reported for Philly, in round numbers of ours."""
+
+
+def philly_like(seed: int, jobs: int = 200, hours: float = 24.0) -> tuple[Job, ...]:
+    """Jobs that arrive over `hours` with a daily rhythm, log-normal run times and Philly's mix of sizes."""
+    rng = np.random.default_rng((seed, 3))
+    times: list[float] = []
+    while len(times) < jobs:
+        at = float(rng.uniform(0.0, hours))
+        if rng.uniform(0.0, 1.0) < 0.6 + 0.4 * np.sin(2 * np.pi * (at - 9.0) / 24.0):
+            times.append(at * 3600.0)
+    sizes = rng.choice(list(PHILLY_SIZES), jobs, p=list(PHILLY_SIZES.values()))
+    # Median 20 minutes, a tenth above five hours; nothing shorter than a minute.
+    runs = np.clip(rng.lognormal(np.log(1200.0), 2.1, jobs), 60.0, 48 * 3600.0)
+    models = rng.integers(len(CATALOGUE), size=jobs)
+    return tuple(
+        job_of(f"job{i:04d}-{CATALOGUE[m].name}", int(gpus), at, float(run), CATALOGUE[m])
+        for i, (at, gpus, run, m) in enumerate(zip(sorted(times), sizes, runs, models, strict=True))
+    )

@@ -1,13 +1,27 @@
 """Run a policy on a problem: choose offline or online, judge, add the bound and the time it took."""
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.schedule import bounds, online, timeline
+from paceline.schedule.cluster import Cluster, Server
 from paceline.schedule.contention import Problem
+from paceline.schedule.jobs import Job
 from paceline.schedule.plans import Objective, Plan, Schedule
 from paceline.schedule.policies import Policy
+from paceline.schedule.policies.bco_plus import BcoPlus
+from paceline.schedule.policies.tiresias import Tiresias
+
+
+@functools.cache
+def warm() -> None:
+    """Load or compile every kernel, so that the time to plan is the time to plan."""
+    jobs = (Job("a", 2, 1, 8, backward_s=0.1), Job("b", 1, 1, backward_s=0.1))
+    tiny = Problem(Cluster((Server("s", 1), Server("t", 1))), jobs)
+    BcoPlus(evaluations=2).plan(tiny)
+    Tiresias().plan(tiny)
 
 
 def plan(
@@ -17,6 +31,7 @@ def plan(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Schedule:
     """The policy's schedule. Jobs that arrive over time are planned for online: nobody sees the future."""
+    warm()
     began = clock()
     if policy.online or not problem.jobs_t.arrival.any():
         decision: Plan | Schedule = policy.plan(problem, objective)

@@ -1,0 +1,236 @@
+"""`paceline plan`: which job runs where and when, by one or several policies, and why."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from paceline.schedule.jobs import Job
+    from paceline.schedule.plans import Schedule
+    from paceline.schedule.sources import ClusterSource
+
+HELP = """Plan training jobs on a shared cluster, and compare scheduling policies.
+
+A table of makespan, completion times and the gap to a bound no schedule can beat, and a Gantt chart.
+
+Jobs that arrive over time are planned for online: nobody sees the future.
+
+Examples:
+
+  paceline plan --cluster examples/plan/cluster.toml --jobs examples/plan/jobs.toml
+
+  paceline plan --cluster paper:1 --jobs paper:1 --policy all --html plan.html
+
+  paceline plan --cluster cluster.toml --jobs jobs.csv --policy bco-plus --explain resnet-a
+
+  paceline plan --cluster cluster.toml --jobs j.csv --what-if servers=+2 --what-if "inter_server=100 Gbit/s"
+
+  paceline plan --cluster cluster.toml --trace philly:cluster_job_log --limit 500 --objective jct --json -
+"""
+
+
+def plan(
+    cluster: Annotated[str, typer.Option(help="Cluster file (TOML), or paper:SEED[:SERVERS].")],
+    jobs: Annotated[
+        str, typer.Option(help="Job list (TOML or CSV), paper:SEED, or philly-like:SEED[:JOBS[:HOURS]].")
+    ] = "",
+    trace: Annotated[
+        str, typer.Option(metavar="FORMAT:PATH", help="Instead of jobs: philly, helios, pai or swf.")
+    ] = "",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy, several (repeat, or commas), or all. Default: sjf-bco, bco-plus, ls."),
+    ] = None,
+    objective: Annotated[
+        Literal["makespan", "jct"],
+        typer.Option(help="What is minimised: the last end, or the mean wait + run."),
+    ] = "makespan",
+    explain: Annotated[str, typer.Option(metavar="JOB", help="Say why this job is where it is.")] = "",
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="Compare with a changed cluster; repeat for several questions."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For rand, bco-plus and the models of a trace.")] = 0,
+    budget: Annotated[float, typer.Option(min=0.0, help="Seconds that bco-plus may search.")] = 2.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs of a trace.")] = None,
+    gantt: Annotated[bool, typer.Option(help="Show the Gantt chart in the terminal.")] = True,
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
+    ] = "",
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
+) -> None:
+    from paceline.schedule import output
+    from paceline.schedule.explain import explain as explain_job
+    from paceline.schedule.sources import ClusterSource
+
+    source = ClusterSource.read(cluster)
+    listed, remarks = _jobs(source, jobs, trace, seed, limit)
+    names = _names(policy or [])
+    if explain:
+        _check_job(explain, listed)
+    schedules = _run(source, listed, names, objective, seed, budget, "")
+    best = output.best_of(schedules, objective)
+    rows, changed_json = [], []
+    for change in what_if or []:
+        changed = _run(source.with_changes(change), listed, names, objective, seed, budget, f" if {change}")
+        for before, after in zip(schedules, changed, strict=True):
+            rows.append(output.what_if_row(change, before, after))
+            entry = output.as_json(after)
+            changed_json.append({"change": change, **{k: v for k, v in entry.items() if k != "placements"}})
+    explained = explain_job(best, explain, objective) if explain else []
+    if json_file:
+        document = {
+            "objective": objective,
+            "instance": output.instance_json(schedules),
+            "remarks": remarks,
+            "policies": [output.as_json(schedule) for schedule in schedules],
+            "what_if": changed_json,
+            "explanation": explained,
+        }
+        _write_json(json_file, document)
+    if html is not None:
+        output.write_page(html, schedules, objective, rows, remarks, explained)
+    if json_file != "-":
+        _show(schedules, best, rows, remarks, explained, gantt, html)
+
+
+plan.__doc__ = HELP
+
+
+def _jobs(
+    source: "ClusterSource", jobs: str, trace: str, seed: int, limit: int | None
+) -> "tuple[tuple[Job, ...], list[str]]":
+    from paceline.errors import UserError
+    from paceline.schedule import sources
+
+    if bool(jobs) == bool(trace):
+        raise UserError("give either --jobs or --trace", place="plan")
+    total = source.file.cluster().gpus_total
+    if trace:
+        return sources.read_trace_jobs(trace, total, seed, limit)
+    return sources.checked(sources.read_jobs(jobs), total, jobs)[:limit], []
+
+
+def _names(given: list[str]) -> list[str]:
+    from paceline.schedule.policies import NAMES, by_name
+
+    wanted = [name.strip() for entry in given for name in entry.split(",") if name.strip()]
+    names = wanted or ["sjf-bco", "bco-plus", "ls"]
+    names = [each for name in names for each in (NAMES if name == "all" else (name,))]
+    for name in names:
+        by_name(name)
+    return list(dict.fromkeys(names))
+
+
+def _check_job(name: str, jobs: "tuple[Job, ...]") -> None:
+    # Before any planning: a misspelt name should cost nothing.
+    import difflib
+
+    from paceline.errors import UserError
+
+    known = [job.name for job in jobs]
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the first job is {known[0]!r}"
+        raise UserError(f"there is no job {name!r}; {hint}", place="--explain")
+
+
+def _run(
+    source: "ClusterSource",
+    jobs: "tuple[Job, ...]",
+    names: list[str],
+    objective: Literal["makespan", "jct"],
+    seed: int,
+    budget: float,
+    note: str,
+) -> "list[Schedule]":
+    from rich.console import Console
+
+    from paceline.schedule import planning
+    from paceline.schedule.compiled import announce
+    from paceline.schedule.policies import by_name
+
+    problem = source.problem(jobs)
+    announce()
+    console = Console(stderr=True)
+    schedules = []
+    for name in names:
+        chosen = by_name(name, seed=seed, budget_s=budget)
+        if console.is_terminal:
+            with console.status(f"{name}: planning {len(jobs)} jobs{note} ..."):
+                schedules.append(planning.plan(problem, chosen, objective))
+        else:
+            schedules.append(planning.plan(problem, chosen, objective))
+    return schedules
+
+
+def _write_json(where: str, document: object) -> None:
+    import json
+
+    text = json.dumps(document, indent=1)
+    if where == "-":
+        typer.echo(text)
+        return
+    path = Path(where)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _show(
+    schedules: "list[Schedule]",
+    best: "Schedule",
+    what_if: list[list[str]],
+    remarks: list[str],
+    explained: list[str],
+    gantt: bool,
+    html: Path | None,
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.config.units import format_seconds
+    from paceline.schedule import bounds, output
+    from paceline.schedule.gantt import text_gantt
+
+    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    for remark in remarks:
+        console.print(remark, style="dim", markup=False)
+    problem = best.problem
+    bound = bounds.lower_bound(problem)
+    console.print(
+        f"{len(problem.jobs)} jobs on {len(problem.cluster.servers)} servers,"
+        f" {problem.cluster.gpus_total} GPUs; no schedule ends before {format_seconds(bound.value_s)}"
+        f" ({bound.argument})"
+    )
+    _table(console, Table(box=None, pad_edge=False), output.COLUMNS, [output.row(s) for s in schedules], 1)
+    if gantt:
+        console.print(f"\n{best.policy}:", style="bold")
+        console.print(text_gantt(best, min(console.width, 140)), markup=False, soft_wrap=True)
+    if what_if:
+        console.print("\nWhat if:", style="bold")
+        _table(console, Table(box=None, pad_edge=False), output.WHAT_IF_COLUMNS, what_if, 2)
+    if explained:
+        console.print()
+        for line in explained:
+            console.print(line, markup=False)
+    if html is not None:
+        console.print(f"\npage: {html}", markup=False)
+
+
+def _table(
+    console: object, table: object, columns: tuple[str, ...], rows: list[list[str]], texts: int
+) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    assert isinstance(console, Console)
+    assert isinstance(table, Table)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < texts else "right")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)

@@ -1,0 +1,169 @@
+"""What `plan` shows: rows of figures, JSON for scripts, and the HTML page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.config.units import format_seconds
+from paceline.schedule import bounds, gantt
+from paceline.schedule.plans import Objective, Placement, Schedule
+
+COLUMNS = ("policy", "makespan", "average JCT", "p95 JCT", "GPUs busy", "gap to bound", "time to plan")
+
+
+def row(schedule: Schedule) -> list[str]:
+    """One line of the table."""
+    return [
+        schedule.policy,
+        format_seconds(schedule.makespan_s),
+        format_seconds(schedule.avg_jct_s),
+        format_seconds(schedule.p95_jct_s),
+        f"{schedule.utilisation:.0%}",
+        f"{schedule.gap:.1%}",
+        format_seconds(schedule.plan_s),
+    ]
+
+
+def best_of(schedules: Sequence[Schedule], objective: Objective) -> Schedule:
+    """The schedule that the objective prefers."""
+
+    def key(schedule: Schedule) -> tuple[float, float]:
+        figures = float(f"{schedule.makespan_s:.9g}"), float(f"{schedule.avg_jct_s:.9g}")
+        return figures if objective == "makespan" else figures[::-1]
+
+    return min(schedules, key=key)
+
+
+def as_json(schedule: Schedule) -> dict[str, Any]:
+    """A schedule with every placement, for scripts; times in seconds."""
+    return {
+        "policy": schedule.policy,
+        "makespan": schedule.makespan_s,
+        "avg_jct": schedule.avg_jct_s,
+        "p95_jct": schedule.p95_jct_s,
+        "utilisation": schedule.utilisation,
+        "lower_bound": schedule.lower_bound_s,
+        "gap": schedule.gap,
+        "plan_s": schedule.plan_s,
+        "settings": {key: _plain(value) for key, value in schedule.settings.items()},
+        "placements": [_placement(schedule, placement) for placement in schedule.placements],
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _placement(schedule: Schedule, placement: Placement) -> dict[str, Any]:
+    cluster = schedule.problem.cluster
+    entry: dict[str, Any] = {
+        "job": placement.job,
+        "start": placement.start_s,
+        "end": placement.end_s,
+        "servers": cluster.by_server(placement.gpus),
+        "gpus": list(placement.gpus),
+        "reason": placement.reason,
+    }
+    if len(placement.segments) > 1:
+        entry["segments"] = [
+            {"start": segment.start_s, "end": segment.end_s, "gpus": list(segment.gpus)}
+            for segment in placement.segments
+        ]
+    return entry
+
+
+def instance_json(schedules: Sequence[Schedule]) -> dict[str, Any]:
+    """What holds for all policies: the size of the case, its bound, the paper's ratio."""
+    problem = schedules[0].problem
+    bound, ratio = bounds.lower_bound(problem), bounds.approximation_ratio(problem)
+    own = next((s for s in schedules if s.policy == "sjf-bco"), None)
+    return {
+        "jobs": len(problem.jobs),
+        "gpus": problem.cluster.gpus_total,
+        "servers": len(problem.cluster.servers),
+        "lower_bound": bound.value_s,
+        "lower_bound_by": bound.argument,
+        "approximation_ratio": ratio.value,
+        "approximation_ratio_holds": None if own is None else own.makespan_s <= ratio.value * bound.value_s,
+    }
+
+
+def busy_over_time(schedule: Schedule) -> tuple[list[float], list[int]]:
+    """GPUs held, as steps: times in seconds and the number from then on."""
+    changes: dict[float, int] = {}
+    for placement in schedule.placements:
+        for segment in placement.segments:
+            changes[segment.start_s] = changes.get(segment.start_s, 0) + len(segment.gpus)
+            changes[segment.end_s] = changes.get(segment.end_s, 0) - len(segment.gpus)
+    times = sorted(changes)
+    return times, [int(n) for n in np.cumsum([changes[t] for t in times])]
+
+
+def write_page(
+    path: Path,
+    schedules: Sequence[Schedule],
+    objective: Objective,
+    what_if: Sequence[Sequence[object]],
+    remarks: Sequence[str],
+    explained: Sequence[str],
+) -> None:
+    """The HTML page: table, use of the GPUs over time, Gantt charts, what-if, explanation."""
+    import plotly.graph_objects as go
+
+    from paceline.report.page import COLOURS, Page, figure_layout
+
+    problem = schedules[0].problem
+    bound = bounds.lower_bound(problem)
+    best = best_of(schedules, objective)
+    page = Page(
+        "Paceline plan",
+        f"{len(problem.jobs)} jobs on {len(problem.cluster.servers)} servers with"
+        f" {problem.cluster.gpus_total} GPUs; objective: {objective}",
+    )
+    page.table(COLUMNS, [row(schedule) for schedule in schedules])
+    page.text(
+        f"No schedule can end before {format_seconds(bound.value_s)} (by the bound '{bound.argument}');"
+        f" the best here, {best.policy}, ends after {format_seconds(best.makespan_s)}."
+    )
+    if remarks:
+        page.items(remarks)
+    unit, scale = gantt.axis_unit(max(s.makespan_s for s in schedules))
+    chart = go.Figure()
+    for i, schedule in enumerate(schedules):
+        times, busy = busy_over_time(schedule)
+        x = [t / scale for t in times]
+        line = {"shape": "hv", "color": COLOURS[i % len(COLOURS)], "width": 2}
+        chart.add_scatter(x=x, y=busy, name=schedule.policy, mode="lines", line=line)
+    chart.update_layout(**figure_layout("GPUs in use over time", f"time ({unit})", "GPUs"))
+    chart.update_yaxes(rangemode="tozero")
+    page.figure(chart, "A good makespan ends as a cliff: all GPUs busy to the end.")
+    if explained:
+        page.heading("Explanation")
+        page.text(*explained)
+    if what_if:
+        page.heading("What if")
+        page.table(WHAT_IF_COLUMNS, what_if)
+    page.heading(f"Who runs where: {best.policy}")
+    page.figure(gantt.figure(best), "Hover over a bar for the job, its servers and the reason of its place.")
+    paper = next((s for s in schedules if s.policy == "sjf-bco" and s is not best), None)
+    if paper is not None:
+        page.heading("Who runs where: sjf-bco")
+        page.figure(gantt.figure(paper))
+    page.write(path)
+
+
+WHAT_IF_COLUMNS = ("change", "policy", "makespan", "change of makespan", "average JCT", "change of JCT")
+
+
+def what_if_row(change: str, before: Schedule, after: Schedule) -> list[str]:
+    """A changed cluster beside the given one."""
+    return [
+        change,
+        after.policy,
+        format_seconds(after.makespan_s),
+        f"{after.makespan_s / before.makespan_s - 1:+.1%}",
+        format_seconds(after.avg_jct_s),
+        f"{after.avg_jct_s / before.avg_jct_s - 1:+.1%}",
+    ]
