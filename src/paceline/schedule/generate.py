@@ -28,7 +28,7 @@ class PaperSetting:
     iterations: tuple[int, int] = (1000, 6000)
     share: float = 0.15
     """Contention and overhead of a spread job, as a share of its iteration, at `reference_p`."""
-    reference_p: int = 4
+    reference_p: int = 3
     overhead_part: float = 0.2
     """How much of that share is overhead, at `reference_p` servers."""
     alpha: float = 0.2
@@ -146,3 +146,19 @@ def philly_like(seed: int, jobs: int = 200, hours: float = 24.0) -> tuple[Job, .
         job_of(f"job{i:04d}-{CATALOGUE[m].name}", int(gpus), at, float(run), CATALOGUE[m])
         for i, (at, gpus, run, m) in enumerate(zip(sorted(times), sizes, runs, models, strict=True))
     )
+
+
+def small_problem(seed: int) -> Problem:
+    """A case small enough for the exact optimum: 2-3 servers, 5-8 jobs, contention that matters."""
+    rng = np.random.default_rng((seed, 5))
+    count = int(rng.integers(2, 4))
+    servers = tuple(Server(f"s{i}", int(rng.integers(2, 5))) for i in range(count))
+    cluster = Cluster(servers, intra_bps=8e15, inter_bps=8e9)
+    jobs = []
+    for i in range(int(rng.integers(5, 9))):
+        gpus = min(int(rng.choice([1, 1, 2, 2, 3, 4, 5])), cluster.gpus_total)
+        compute_s = float(rng.uniform(0.04, 0.12))
+        exchange_s = compute_s * float(rng.uniform(0.05, 0.4))
+        gradient = round(exchange_s * 1e9 * gpus / (2 * (gpus - 1))) if gpus > 1 else 0
+        jobs.append(Job(f"j{i}", gpus, int(rng.integers(10, 90)), gradient, backward_s=compute_s))
+    return Problem(cluster, tuple(jobs), Model(alpha=0.3, xi2_s=0.002, reduce_bps=8e15, slot_s=1.0))
