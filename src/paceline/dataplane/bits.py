@@ -50,6 +50,12 @@ def bit(position: int) -> np.uint64:
 
 
 @compiled_inner
+def add_modulo(a: Any, b: Any) -> np.int32:
+    """The sum of two 32-bit integers, modulo 2**32, without a warning where it wraps."""
+    return np.int32(np.int64(a) + np.int64(b))
+
+
+@compiled_inner
 def mix(a: int, b: int) -> int:
     """A hash of two non-negative numbers into 0..2**31-1."""
     first = np.int64(a)

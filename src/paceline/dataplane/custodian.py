@@ -6,8 +6,9 @@ A custodian holds the partial sum of a chunk that the switch could not finish. T
     handle_timeout call it at `timer_ns` or later, then
     poll_transmit  fills in the next reminder or pull; repeat while it returns True
 
-Rules: a partial is accepted only if it is disjoint from what is counted, else it is dropped whole; a result
-is made only when every contribution is in; a chunk that is done answers whatever comes for it with its result
+Rules: a partial is accepted only if it is disjoint from what is counted, else it is dropped whole, unless it
+holds all that is counted and more: then it takes its place [ATP: a full bitmap overwrites]; a result is made
+only when every contribution is in; a chunk that is done answers whatever comes for it with its result
 again. A chunk that has waited too long sends a reminder to the switch, and from the second time on a pull to
 the workers whose contribution is missing, with back-off [reminder: ours, after ESA; pull: ours].
 
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.bits import NO_BITS, bit, mix, popcount
+from paceline.dataplane.bits import NO_BITS, add_modulo, bit, mix, popcount
 from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.wire import (
@@ -124,8 +125,10 @@ def new_custodians(count: int, ring: int, racks: int, width: int) -> Custodians:
     count = max(count, 1)
     chunks = np.zeros((count, ring), dtype=CUSTODY).view(np.recarray)
     chunks.chunk = -1
+    state = np.zeros(count, dtype=CUSTODIAN).view(np.recarray)
+    state.timer_ns = NEVER_NS
     return Custodians(
-        np.zeros(count, dtype=CUSTODIAN).view(np.recarray),
+        state,
         chunks,
         np.zeros((count, ring, racks), dtype=np.uint64),
         np.ones((count, racks), dtype=np.int64),
@@ -144,6 +147,7 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         or (kind != PARTIAL and kind != ANSWER and kind != QUERY)
         or packet.rack >= custodians.masks.shape[2]
         or packet.fan_in_upper != custodian.fan_in_upper
+        or (kind == PARTIAL and packet.mask == NO_BITS)
     ):
         custodians.counters[k, REFUSED] += 1
         return NOTHING
@@ -204,7 +208,7 @@ def _copy_in(custodians: Custodians, k: int, at: int, buffer: Any, row: int, ove
         if overwrite:
             custodians.values[k, at, lane] = buffer[row, lane]
         else:
-            custodians.values[k, at, lane] += buffer[row, lane]
+            custodians.values[k, at, lane] = add_modulo(custodians.values[k, at, lane], buffer[row, lane])
 
 
 @compiled_inner
@@ -223,15 +227,45 @@ def _is_disjoint(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
 
 
 @compiled_inner
+def _covers(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
+    """Does a packet hold all that is counted, and more? Then it can stand in its place."""
+    entry = custodians.chunks[k, at]
+    if packet.level == 1:
+        counted = custodians.masks[k, at, packet.rack]
+        if entry.racks != NO_BITS or counted == packet.mask or counted & ~packet.mask:
+            return False
+    elif entry.racks & ~packet.mask:
+        return False
+    news = packet.level == 1 or entry.racks != packet.mask
+    for rack in range(custodians.masks.shape[2]):
+        if custodians.masks[k, at, rack] == NO_BITS or entry.racks & bit(rack):
+            continue
+        if packet.level == 1:
+            if rack != packet.rack:
+                return False
+        elif not packet.mask & bit(rack):
+            return False
+    return bool(news)
+
+
+@compiled_inner
 def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
     """The disjoint-accept rule; a full mask makes the result."""
-    if not _is_disjoint(custodians, k, at, packet):
-        custodians.counters[k, OVERLAPS] += 1
-        return NOTHING
-    custodians.counters[k, ACCEPTED] += 1
     entry = custodians.chunks[k, at]
+    replaces = not _is_disjoint(custodians, k, at, packet)
+    if replaces:
+        if not _covers(custodians, k, at, packet):
+            custodians.counters[k, OVERLAPS] += 1
+            return NOTHING
+        entry.racks = NO_BITS
+        for rack in range(custodians.masks.shape[2]):
+            custodians.masks[k, at, rack] = NO_BITS
+    custodians.counters[k, ACCEPTED] += 1
     entry.flag |= packet.flag & (COLLISION | ECN)
-    _copy_in(custodians, k, at, buffer, row, False)
+    if packet.index != entry.index:
+        # Workers have come to use different aggregators for this lane: the offer brings them together.
+        entry.flag |= COLLISION
+    _copy_in(custodians, k, at, buffer, row, replaces)
     if packet.level == 1:
         custodians.masks[k, at, packet.rack] |= packet.mask
         if popcount(custodians.masks[k, at, packet.rack]) >= custodians.fan_in[k, packet.rack]:
@@ -288,6 +322,8 @@ def handle_timeout(custodians: Custodians, k: int, now_ns: int) -> None:
 def poll_transmit(custodians: Custodians, k: int, packet: Any) -> bool:
     """The next reminder or pull of the round that `handle_timeout` began; they take turns at a chunk."""
     custodian = custodians.state[k]
+    if custodian.reminders == 0 and custodian.pulls == 0:
+        return False
     while custodian.cursor < custodian.high:
         at = custodian.cursor % custodian.ring
         entry = custodians.chunks[k, at]
@@ -341,7 +377,10 @@ def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> Non
         packet.mask = ~entry.racks
     else:
         packet.level = 1
-        packet.mask = ~custodians.masks[k, at, 0]
+        counted = NO_BITS
+        for rack in range(custodians.masks.shape[2]):
+            counted |= custodians.masks[k, at, rack]
+        packet.mask = ~counted
 
 
 @compiled

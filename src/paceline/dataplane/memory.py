@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.bits import NO_BITS, next_random
+from paceline.dataplane.bits import NO_BITS, add_modulo, next_random
 from paceline.dataplane.compiled import compiled_inner
 from paceline.dataplane.wire import FLAGS_WITHOUT_FLUSH
 
@@ -60,7 +60,8 @@ AGGREGATOR = np.dtype(
         ("exponent", "i4"),
         ("fan_in", "i2"),
         ("fan_in_upper", "i2"),
-        ("custodian", "i2"),
+        ("custodian", "u2"),
+        ("worker", "u2"),
         ("rack", "u1"),
         ("level", "u1"),
         ("state", "u1"),
@@ -105,6 +106,7 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
     slot.fan_in = packet.fan_in
     slot.fan_in_upper = packet.fan_in_upper
     slot.custodian = packet.custodian
+    slot.worker = packet.worker
     slot.rack = packet.rack
     slot.level = packet.level
     slot.state = FILLING
@@ -116,14 +118,15 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
 
 
 @compiled_inner
-def add(memory: Memory, at: int, packet: Any, buffer: Any, row: int) -> None:
+def add(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
     """Add the packet's content; the caller has seen that the masks are disjoint."""
     slot = memory.slots[at]
+    slot.since_ns = now_ns
     slot.mask |= packet.mask
     slot.flag |= packet.flag & FLAGS_WITHOUT_FLUSH
     width = min(buffer.shape[1], memory.values.shape[1])
     for k in range(width):
-        memory.values[at, k] += buffer[row, k]
+        memory.values[at, k] = add_modulo(memory.values[at, k], buffer[row, k])
 
 
 @compiled_inner
@@ -139,6 +142,7 @@ def take_out(memory: Memory, at: int, packet: Any, buffer: Any, row: int) -> Non
     packet.fan_in = slot.fan_in
     packet.fan_in_upper = slot.fan_in_upper
     packet.custodian = slot.custodian
+    packet.worker = slot.worker
     packet.rack = slot.rack
     packet.level = slot.level
     packet.priority = slot.priority
@@ -155,7 +159,7 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     chunk, job, epoch, mask = slot.chunk, slot.job, slot.epoch, slot.mask
     count, exponent, priority, flags = slot.count, slot.exponent, slot.priority, slot.flag
     fan_in, fan_in_upper, custodian = slot.fan_in, slot.fan_in_upper, slot.custodian
-    rack, level = slot.rack, slot.level
+    worker, rack, level = slot.worker, slot.rack, slot.level
     width = min(buffer.shape[1], memory.values.shape[1])
     for k in range(width):
         value = memory.values[at, k]
@@ -165,13 +169,14 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     slot.count, slot.exponent = packet.count, packet.exponent
     slot.priority, slot.flag = packet.priority, packet.flag
     slot.fan_in, slot.fan_in_upper = packet.fan_in, packet.fan_in_upper
-    slot.custodian, slot.rack, slot.level = packet.custodian, packet.rack, packet.level
+    slot.custodian, slot.worker = packet.custodian, packet.worker
+    slot.rack, slot.level = packet.rack, packet.level
     slot.state = FILLING
     slot.since_ns = now_ns
     packet.chunk, packet.job, packet.epoch, packet.mask = chunk, job, epoch, mask
     packet.count, packet.exponent, packet.priority, packet.flag = count, exponent, priority, flags
     packet.fan_in, packet.fan_in_upper, packet.custodian = fan_in, fan_in_upper, custodian
-    packet.rack, packet.level = rack, level
+    packet.worker, packet.rack, packet.level = worker, rack, level
 
 
 @compiled_inner
@@ -185,9 +190,7 @@ def free(memory: Memory, at: int) -> None:
 
 
 @compiled_inner
-def decide(
-    policy: int, slot: Any, priority: int, now_ns: int, stale_ns: int, random: Any, at: int
-) -> int:
+def decide(policy: int, slot: Any, priority: int, now_ns: int, stale_ns: int, random: Any, at: int) -> int:
     """Another chunk holds the aggregator: `TAKE` it or `KEEP` the holder. Touches nothing but `random`."""
     if policy == POLICY_ESA:
         return TAKE if priority > slot.priority else KEEP

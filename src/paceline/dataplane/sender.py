@@ -113,8 +113,12 @@ def new_senders(count: int, span: int) -> Senders:
 
 @compiled
 def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
-    """Set the moving state of a configured sender to its beginning."""
+    """Set the moving state of a configured sender to its beginning; its counters go on."""
     sender = senders.state[i]
+    sender.oldest = sender.next = sender.released = sender.scan = sender.recover = 0
+    sender.unfinished = sender.lost = sender.resend_from = sender.ready_head = sender.ready_count = 0
+    sender.srtt_ns = sender.rttvar_ns = 0.0
+    sender.failed = 0
     sender.window = min(max(window, sender.window_min), sender.window_max)
     sender.threshold = sender.window_max
     sender.rto_ns = rto_ns
@@ -124,6 +128,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
         flight = senders.flights[i, k]
         flight.chunk = k - sender.span if sender.pool == 0 else k
         flight.state = IDLE
+        flight.resends = 0
         if sender.pool == 0:
             flight.index = mix(sender.job + 1, k) % max(1, sender.slots)
         else:

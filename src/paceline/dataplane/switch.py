@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.bits import bit, popcount, seed_word
+from paceline.dataplane.bits import NO_BITS, bit, popcount, seed_word
 from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.dataplane.memory import (
     ANSWERED,
@@ -79,6 +79,7 @@ DROP_INDEX = 9
 DROP_STALE = 10
 DROP_DEAD = 11
 DROP_LEVEL = 12
+DROP_MASK = 13
 COUNTER_NAMES = (
     "completions",
     "preemptions",
@@ -93,6 +94,7 @@ COUNTER_NAMES = (
     "drop_stale_chunk",
     "drop_dead_switch",
     "drop_bad_level",
+    "drop_empty_mask",
 )
 
 CONFIG = np.dtype(
@@ -135,7 +137,14 @@ class Switch(NamedTuple):
 
 
 def new_switches(
-    levels: list[int], slots: int, jobs: int, width: int, policy: int, stale_ns: int, seed: int, relay: bool = False
+    levels: list[int],
+    slots: int,
+    jobs: int,
+    width: int,
+    policy: int,
+    stale_ns: int,
+    seed: int,
+    relay: bool = False,
 ) -> Switch:
     """Switches with `slots` aggregators each, one for each entry of `levels`; no job is admitted yet."""
     count = len(levels)
@@ -202,6 +211,10 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         if packet.epoch < record.epoch:
             switch.counters[s, job, DROP_EPOCH] += 1
             return DROPPED
+        if packet.mask == NO_BITS:
+            # Its sum would be changed by something that its mask does not tell.
+            switch.counters[s, job, DROP_MASK] += 1
+            return DROPPED
         record.epoch = max(record.epoch, packet.epoch)
         if packet.priority > record.priority_max:
             packet.priority = record.priority_max
@@ -211,7 +224,7 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         if config.policy == POLICY_SWITCHML:
             return _pool_gradient(switch, s, packet, buffer, row, now_ns)
         return _gradient(switch, s, packet, buffer, row, now_ns)
-    if kind == RESULT or kind == REMINDER or kind == PULL:
+    if RESULT <= kind <= PULL:
         # From a custodian below a rack switch they climb to the job's top switch first, then spread.
         if packet.level > config.level:
             return UP
@@ -254,7 +267,7 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
                 switch.counters[s, job, DUPLICATES] += 1
                 return CONSUMED
         else:
-            add(memory, at, packet, buffer, row)
+            add(memory, at, packet, buffer, row, now_ns)
             if _is_full(slot):
                 return _complete(switch, s, at, packet, buffer, row)
         if flush != 0:
@@ -262,14 +275,21 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
         return CONSUMED
     if flush != 0:
         return _fall_back(switch, s, packet)
+    record = switch.jobs[s, job]
     if slot.state == EMPTY:
-        record = switch.jobs[s, job]
         if record.used >= record.slots_max:
             packet.flag |= COLLISION
             return _fall_back(switch, s, packet)
         store(memory, at, packet, buffer, row, now_ns)
         record.used += 1
     elif decide(config.policy, slot, packet.priority, now_ns, config.stale_ns, switch.random, s) == TAKE:
+        if popcount(packet.mask) >= (packet.fan_in if packet.level == 1 else packet.fan_in_upper):
+            # Complete by itself (the only worker of its rack): it needs no aggregator, the holder stays.
+            switch.counters[s, job, COMPLETIONS] += 1
+            return _send_complete(switch, s, packet, False)
+        if record.used >= record.slots_max and slot.job != job:
+            packet.flag |= COLLISION
+            return _fall_back(switch, s, packet)
         return _preempt(switch, s, at, packet, buffer, row, now_ns)
     else:
         if config.policy == POLICY_ESA and slot.priority > 0:
@@ -305,6 +325,13 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
     else:
         free(switch.memory, at)
         switch.jobs[s, packet.job].used -= 1
+    return _send_complete(switch, s, packet, keeps)
+
+
+@compiled_inner
+def _send_complete(switch: Switch, s: int, packet: Any, keeps: bool) -> int:
+    """A sum over all of this level leaves: up, to its custodian, or as the result to everyone."""
+    config = switch.config[s]
     if config.level == 1 and packet.fan_in_upper > 1:
         packet.level = 2
         packet.mask = bit(packet.rack)
@@ -413,7 +440,10 @@ def _pool_row(switch: Switch, s: int, packet: Any) -> int:
     if record.pool_size <= 0 or packet.index < 0 or packet.index >= record.pool_size:
         return -1
     shadow = (packet.chunk // record.pool_size) & 1
-    return int(switch.config[s].first + 2 * record.pool_base + 2 * packet.index + shadow)
+    place = 2 * (record.pool_base + packet.index) + shadow
+    if place >= switch.config[s].slots:
+        return -1
+    return int(switch.config[s].first + place)
 
 
 @compiled_inner
@@ -429,7 +459,7 @@ def _pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, n
     if slot.job == job and slot.chunk > packet.chunk:
         switch.counters[s, job, DROP_STALE] += 1
         return DROPPED
-    if packet.level > switch.config[s].level:
+    if packet.level != switch.config[s].level:
         switch.counters[s, job, DROP_LEVEL] += 1
         return DROPPED
     if slot.job != job or slot.chunk < packet.chunk:
@@ -454,7 +484,7 @@ def _pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, n
         packet.mask = bit(packet.rack)
         return UP
     else:
-        add(memory, at, packet, buffer, row)
+        add(memory, at, packet, buffer, row, now_ns)
     if not _is_full(slot):
         return CONSUMED
     switch.counters[s, job, COMPLETIONS] += 1

@@ -1,0 +1,394 @@
+"""Custodians: what they accept, when they make a result, whom they ask, and who keeps which chunk."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.dataplane import custodian as custody
+from paceline.dataplane import wire
+from paceline.dataplane.checkers import Truth, check_custody
+from paceline.dataplane.custodian import MULTICAST, NEVER_NS, NOTHING, UNICAST
+from tests.dataplane.headers import WIDTH, Out, header, mask_of
+
+PATIENCE_NS = 100
+
+
+class Keeper:
+    """One custodian of job 0, with a ring of four chunks; `fan_in` workers in each rack."""
+
+    def __init__(
+        self, fan_in: tuple[int, ...] = (3,), *, home: int = 0, racks: int = 4, **fields: Any
+    ) -> None:
+        self.all = custody.new_custodians(1, 4, racks, WIDTH)
+        self.state = self.all.state[0]
+        self.now_ns = 0
+        options = {
+            "ring": 4, "endpoint": 9, "fan_in_upper": len(fan_in), "count": WIDTH, "slots": 16,
+            "patience_ns": PATIENCE_NS, "patience_max_ns": 1_000, "reminders": 1, "pulls": 1,
+        }  # fmt: skip
+        for name, value in {**options, **fields}.items():
+            setattr(self.state, name, value)
+        for place, workers in enumerate(fan_in):
+            self.all.fan_in[0, home + place] = workers
+
+    def put(self, packet: Any, value: int = 1) -> Out:
+        buffer = np.array([[value, 2 * value]], dtype=np.int32)
+        verdict = custody.handle_packet(self.all, 0, packet, buffer, 0, self.now_ns)
+        return Out(int(verdict), packet, tuple(int(v) for v in buffer[0]))
+
+    def partial(self, value: int, *workers: int, **fields: Any) -> Out:
+        fields = {"fan_in": 3, "fan_in_upper": int(self.state.fan_in_upper), **fields}
+        return self.put(header(wire.PARTIAL, mask=mask_of(*workers), **fields), value)
+
+    def count(self, counter: int) -> int:
+        return int(self.all.counters[0, counter])
+
+    def round(self, now_ns: int) -> list[Any]:
+        """What the custodian asks at this time."""
+        custody.handle_timeout(self.all, 0, now_ns)
+        asked = []
+        while True:
+            packet = header()
+            if not custody.poll_transmit(self.all, 0, packet):
+                return asked
+            asked.append(packet)
+
+
+# --- accept, drop, replace ----------------------------------------------------------------------------------
+
+
+def test_disjoint_partials_are_added_and_a_full_mask_makes_the_result() -> None:
+    keeper = Keeper()
+    assert keeper.partial(5, 0).verdict == NOTHING
+    assert keeper.partial(7, 2).verdict == NOTHING
+    out = keeper.partial(11, 1)
+    assert (out.verdict, out.packet.kind, out.values) == (MULTICAST, wire.RESULT, (23, 46))
+    assert out.packet.flag & wire.RESULT_FLAG
+    assert (keeper.count(custody.ACCEPTED), keeper.count(custody.FINISHES)) == (3, 1)
+
+
+def test_a_whole_sum_makes_the_result_at_once() -> None:
+    out = Keeper().partial(5, 0, 1, 2)
+    assert (out.verdict, out.values) == (MULTICAST, (5, 10))
+
+
+@pytest.mark.parametrize("again", [(0,), (0, 1), (1,)])
+def test_what_overlaps_is_dropped_whole(again: tuple[int, ...]) -> None:
+    keeper = Keeper((5,))
+    keeper.partial(5, 0, 1)
+    assert keeper.partial(7, *again).verdict == NOTHING
+    assert keeper.partial(7, 1, 2).verdict == NOTHING
+    assert keeper.all.values[0, 0].tolist() == [5, 10]
+    assert keeper.count(custody.OVERLAPS) == 2
+
+
+@pytest.mark.parametrize(("workers", "verdict"), [((0, 1), NOTHING), ((0, 1, 2), MULTICAST)])
+def test_a_sum_that_holds_all_that_is_counted_and_more_takes_its_place(workers: Any, verdict: int) -> None:
+    """As a full bitmap does at ATP's server: worker 0 went past the switch, its resend was added there."""
+    keeper = Keeper()
+    keeper.partial(5, 0)
+    assert keeper.partial(12, *workers).verdict == verdict
+    assert keeper.all.values[0, 0].tolist() == [12, 24]
+    assert keeper.all.masks[0, 0, 0] == mask_of(*workers)
+
+
+def test_sums_wrap() -> None:
+    keeper = Keeper((2,))
+    keeper.partial(2**30 - 1, 0)
+    out = keeper.partial(2**30 - 1, 1)
+    assert out.values == (2**31 - 2, -4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"job": 1}, {"rack": 4}, {"rack": 63}, {"fan_in_upper": 2}, {"mask": 0, "share": 1}]
+    + [{"kind": kind} for kind in (wire.GRADIENT, wire.RESULT, wire.REMINDER, wire.PULL, wire.ACK)],
+)
+def test_what_is_not_for_this_custodian_is_refused(fields: dict[str, int]) -> None:
+    keeper = Keeper()
+    before = keeper.all.chunks.tobytes()
+    assert keeper.put(header(**{"kind": wire.PARTIAL, **fields})).verdict == NOTHING
+    assert keeper.count(custody.REFUSED) == 1
+    assert keeper.all.chunks.tobytes() == before
+
+
+# --- two levels ---------------------------------------------------------------------------------------------
+
+
+def test_workers_of_two_racks_with_the_same_place_are_different_contributions() -> None:
+    keeper = Keeper((2, 1))
+    keeper.partial(5, 0, rack=0)
+    assert keeper.partial(7, 0, rack=1).verdict == NOTHING
+    out = keeper.partial(11, 1, rack=0)
+    assert (out.verdict, out.values, out.packet.level) == (MULTICAST, (23, 46), 2)
+
+
+def test_whole_racks_and_single_workers_come_together() -> None:
+    keeper = Keeper((2, 2, 2))
+    keeper.partial(5, 0, 2, level=2)
+    keeper.partial(7, 1, rack=1)
+    out = keeper.partial(11, 0, rack=1)
+    assert (out.verdict, out.values) == (MULTICAST, (23, 46))
+
+
+def test_a_worker_of_a_rack_that_is_in_is_dropped() -> None:
+    keeper = Keeper((2, 2))
+    keeper.partial(5, 1, level=2)
+    assert keeper.partial(7, 0, rack=1).verdict == NOTHING
+    assert keeper.count(custody.OVERLAPS) == 1
+    keeper.partial(9, 0, rack=0)
+    assert keeper.all.values[0, 0].tolist() == [14, 28]
+
+
+def test_a_rack_one_of_whose_workers_is_in_beside_others_is_dropped() -> None:
+    keeper = Keeper((2, 2, 2))
+    keeper.partial(5, 0, rack=0)
+    keeper.partial(7, 0, rack=1)
+    assert keeper.partial(9, 0, level=2).verdict == NOTHING
+    assert keeper.count(custody.OVERLAPS) == 1
+
+
+def test_racks_that_hold_all_that_is_counted_take_its_place() -> None:
+    keeper = Keeper((2, 2, 2))
+    keeper.partial(5, 0, rack=0)
+    assert keeper.partial(9, 0, 1, level=2).verdict == NOTHING
+    assert keeper.all.values[0, 0].tolist() == [9, 18]
+    out = keeper.partial(20, 0, 1, 2, level=2)
+    assert (out.verdict, out.values) == (MULTICAST, (20, 40))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_partials_in_any_order_give_the_exact_sum(data: Any) -> None:
+    """Random racks, subsets, overlaps, whole racks: a custodian never holds what its masks do not say."""
+    fan_in = tuple(data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3), label="racks"))
+    keeper = Keeper(fan_in)
+
+    def share(level: int, rack: int, place: int) -> int:
+        if level == 2:
+            return sum(share(1, place, w) for w in range(fan_in[place]))
+        return 10 ** (3 * rack + place)
+
+    total = sum(share(2, 0, rack) for rack in range(len(fan_in)))
+    truth = Truth(
+        lambda _job, level, rack, place, _chunk: [share(level, rack, place), 2 * share(level, rack, place)],
+        lambda _job, _chunk: [total, 2 * total],
+    )
+    for _ in range(30):
+        level = data.draw(st.sampled_from([1, 2] if len(fan_in) > 1 else [1]))
+        rack = data.draw(st.integers(0, len(fan_in) - 1))
+        places = range(fan_in[rack] if level == 1 else len(fan_in))
+        inside = data.draw(st.lists(st.sampled_from(places), min_size=1, unique=True))
+        value = sum(share(level, rack, place) for place in inside)
+        out = keeper.partial(value, *inside, rack=rack, level=level)
+        assert check_custody(keeper.all, truth) == []
+        if out.verdict != NOTHING:
+            assert out.values == ((total + 2**31) % 2**32 - 2**31, (2 * total + 2**31) % 2**32 - 2**31)
+            return
+
+
+# --- finished chunks, the ring ------------------------------------------------------------------------------
+
+
+def finished() -> Keeper:
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, 2, index=3, priority=20, exponent=-4)
+    return keeper
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "verdict"),
+    [(wire.PARTIAL, (1,), UNICAST), (wire.QUERY, (), UNICAST), (wire.PARTIAL, (0, 2), MULTICAST)],
+)
+def test_a_finished_chunk_answers_with_its_result_again(kind: int, workers: Any, verdict: int) -> None:
+    keeper = finished()
+    out = keeper.put(header(kind, mask=mask_of(*workers), worker=1), 99)
+    assert (out.verdict, out.packet.kind, out.packet.worker) == (verdict, wire.RESULT, 1)
+    assert (out.values, out.packet.index, out.packet.exponent) == ((5, 10), 3, -4)
+    assert keeper.count(custody.REPLAYS) == 1
+
+
+def test_an_answer_for_a_finished_chunk_is_not_answered() -> None:
+    assert finished().put(header(wire.ANSWER), 99).verdict == NOTHING
+
+
+def test_a_query_for_what_is_not_finished_is_not_answered() -> None:
+    keeper = Keeper()
+    assert keeper.put(header(wire.QUERY)).verdict == NOTHING
+    keeper.partial(5, 0)
+    assert keeper.put(header(wire.QUERY)).verdict == NOTHING
+    assert keeper.all.values[0, 0].tolist() == [5, 10]
+
+
+def test_an_answer_finishes_a_chunk_with_the_result_that_a_worker_held() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0)
+    out = keeper.put(header(wire.ANSWER, flag=wire.COLLISION, offer=6), 23)
+    assert (out.verdict, out.packet.kind, out.values) == (MULTICAST, wire.RESULT, (23, 46))
+    assert (out.packet.flag & wire.COLLISION, out.packet.offer) == (wire.COLLISION, 6)
+
+
+def test_a_later_chunk_takes_the_place_of_an_earlier_one_in_the_ring_and_not_the_reverse() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, chunk=1)
+    keeper.partial(7, 2, chunk=5)
+    assert keeper.all.chunks[0, 1].chunk == 5
+    assert keeper.all.values[0, 1].tolist() == [7, 14]
+    assert keeper.all.masks[0, 1, 0] == mask_of(2)
+    assert keeper.partial(9, 0, chunk=1).verdict == NOTHING
+    assert keeper.count(custody.OUTDATED) == 1
+    assert keeper.all.chunks[0, 1].chunk == 5
+
+
+def test_a_collision_is_told_with_an_aggregator_to_use_instead() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, flag=wire.COLLISION)
+    out = keeper.partial(7, 2)
+    assert out.packet.flag & wire.COLLISION
+    assert 0 <= out.packet.offer < 16
+
+
+def test_without_a_collision_nobody_moves() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, 1)
+    assert not keeper.partial(7, 2).packet.flag & wire.COLLISION
+
+
+def test_workers_that_use_different_aggregators_for_a_chunk_are_brought_together() -> None:
+    """One took an offer that another never saw: without a new one they would miss each other for ever."""
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, index=3)
+    assert keeper.partial(7, 2, index=4).packet.flag & wire.COLLISION
+
+
+def test_congestion_met_by_one_is_told_to_all() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, flag=wire.ECN)
+    assert keeper.partial(7, 2).packet.flag & wire.ECN
+
+
+# --- reminders and pulls ------------------------------------------------------------------------------------
+
+
+def test_a_custodian_with_nothing_open_has_no_timer() -> None:
+    keeper = Keeper()
+    assert keeper.state.timer_ns == NEVER_NS
+    keeper.partial(5, 0, 1, 2)
+    assert keeper.round(10**6) == []
+    assert keeper.state.timer_ns == NEVER_NS
+
+
+def test_reminders_and_pulls_take_turns_and_wait_longer_each_time() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, chunk=2, index=3, priority=44)
+    asked, times = [], [0]
+    for _ in range(10):
+        times.append(int(keeper.state.timer_ns))
+        assert keeper.round(times[-1] - 1) == []
+        packets = keeper.round(times[-1])
+        assert len(packets) == 1
+        asked.append(int(packets[0].kind))
+    assert asked == [wire.REMINDER, wire.PULL] * 5
+    assert [b - a for a, b in pairwise(times)] == [100, 100, 100, 200, 200, 400, 400, 800, 800, 1_000]
+    assert (keeper.count(custody.REMINDERS_SENT), keeper.count(custody.PULLS_SENT)) == (5, 5)
+
+
+def test_what_is_asked_names_the_chunk_and_fits_the_wire() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, 2, chunk=2, index=3, priority=44)
+    packet = keeper.round(PATIENCE_NS)[0]
+    assert (packet.job, packet.chunk, packet.index, packet.custodian, packet.priority) == (0, 2, 3, 9, 44)
+    assert (packet.count, packet.level) == (0, 1)
+    assert wire.decode(wire.encode(packet)).kind == wire.REMINDER
+
+
+@pytest.mark.parametrize(("reminders", "pulls", "kind"), [(1, 0, wire.REMINDER), (0, 1, wire.PULL)])
+def test_a_custodian_may_be_told_to_use_one_of_the_two(reminders: int, pulls: int, kind: int) -> None:
+    keeper = Keeper(reminders=reminders, pulls=pulls)
+    keeper.partial(5, 0)
+    assert [int(keeper.round(t)[0].kind) for t in (10**4, 10**5)] == [kind, kind]
+
+
+def test_a_custodian_may_be_told_to_ask_nothing() -> None:
+    keeper = Keeper(reminders=0, pulls=0)
+    keeper.partial(5, 0)
+    assert keeper.state.timer_ns == NEVER_NS
+    assert keeper.round(10**6) == []
+
+
+@pytest.mark.parametrize("home", [0, 2])
+def test_a_pull_names_the_workers_that_are_missing(home: int) -> None:
+    keeper = Keeper(home=home, reminders=0)
+    keeper.partial(5, 0, 2, rack=home)
+    packet = keeper.round(PATIENCE_NS)[0]
+    assert [bool(custody.is_asked(packet, home, mask_of(worker))) for worker in range(3)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_pull_over_racks_names_the_racks_that_are_missing() -> None:
+    keeper = Keeper((2, 2, 2), reminders=0)
+    keeper.partial(5, 1, level=2)
+    keeper.partial(7, 0, rack=2)
+    packet = keeper.round(PATIENCE_NS)[0]
+    assert packet.level == 2
+    assert [bool(custody.is_asked(packet, rack, mask_of(0))) for rack in range(3)] == [True, False, True]
+
+
+def test_every_open_chunk_is_asked_for_and_no_other() -> None:
+    keeper = Keeper(reminders=0)
+    for chunk in (7, 4, 6):
+        keeper.partial(5, 0, chunk=chunk)
+    keeper.partial(5, 1, 2, chunk=6)
+    assert [int(packet.chunk) for packet in keeper.round(PATIENCE_NS)] == [4, 7]
+
+
+def test_a_chunk_that_is_not_overdue_sets_the_next_timer() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, chunk=0)
+    keeper.now_ns = 60
+    keeper.partial(5, 0, chunk=1)
+    assert [int(packet.chunk) for packet in keeper.round(PATIENCE_NS)] == [0]
+    assert keeper.state.timer_ns == 160
+
+
+def test_one_chunk_far_ahead_does_not_make_a_round_long() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, chunk=0)
+    keeper.partial(5, 0, chunk=2**62 - 1)
+    assert [int(packet.chunk) for packet in keeper.round(PATIENCE_NS)] == [2**62 - 1]
+
+
+# --- who keeps a chunk --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 8, 13])
+@pytest.mark.parametrize("epoch", [0, 1, 65_535])
+def test_chunks_are_spread_evenly(members: int, epoch: int) -> None:
+    chunks = 400 * members
+    counts = Counter(int(custody.custodian_for(chunk, members, epoch)) for chunk in range(chunks))
+    assert sorted(counts) == list(range(members))
+    assert min(counts.values()) > 320
+    assert max(counts.values()) < 480
+
+
+def test_a_member_more_moves_only_the_chunks_that_it_gets() -> None:
+    before = [int(custody.custodian_for(chunk, 7, 0)) for chunk in range(4_000)]
+    after = [int(custody.custodian_for(chunk, 8, 0)) for chunk in range(4_000)]
+    moved = [b for a, b in zip(before, after, strict=True) if a != b]
+    assert set(moved) == {7}
+    assert 400 < len(moved) < 600
+
+
+def test_an_epoch_deals_the_chunks_anew() -> None:
+    same = sum(
+        custody.custodian_for(chunk, 8, 0) == custody.custodian_for(chunk, 8, 1) for chunk in range(4_000)
+    )
+    assert 300 < same < 700
