@@ -58,11 +58,21 @@ if not os.environ.get("NUMBA_CACHE_DIR"):
     config.CACHE_DIR = str(cache_folder())
 
 
+# No reference counting (`_nrt`): compiled code creates no array, and Numba refuses it if it tries.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+
 def compiled(function: F) -> F:
-    """Compile for speed, without the GIL, cached on disk; a no-op where the interpreter was asked for."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
+    return numba.njit(cache=True, forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 def compiled_inner(function: F) -> F:
-    """As `compiled`, for a function that only compiled code calls on the hot path; stored with its caller."""
-    return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    """A piece of a hot path: becomes part of its caller. Few callers each, or compiling takes long."""
+    return numba.njit(inline="always", **_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def compiled_apart(function: F) -> F:
+    """A piece that is rarely needed: compiled once, called by compiled code only, never from Python."""
+    options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(**options)(function)  # type: ignore[no-any-return]

@@ -133,6 +133,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         deaths=_deaths(scenario, place),
         samples=np.zeros((SAMPLES, len(jobs)), dtype=np.int32),
         sample_ns=np.zeros(SAMPLES, dtype=np.int64),
+        outbox=np.zeros((room, 3), dtype=np.int64),
     )
     members, member_first = _members(place, len(jobs))
     world = world._replace(members=members, member_first=member_first)

@@ -4,10 +4,21 @@ Events are a packet's arrival, an endpoint's timer, and the run's own clock (a j
 sample is due). Integer nanoseconds; the same seed gives the same run, bit for bit.
 """
 
+import numpy as np
+
 from paceline.dataplane.bits import chance, next_random
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.sim.fabric import at_switch
-from paceline.sim.hosts import at_custodian, at_worker, custodian_timer, fail_job, start_job, worker_timer
+from paceline.sim.hosts import (
+    at_custodian,
+    at_worker,
+    custodian_timer,
+    fail_job,
+    next_wake_ns,
+    pump,
+    start_job,
+    worker_timer,
+)
 from paceline.sim.links import DETOURS, copy_packet, dequeue, drop_reference, enqueue
 from paceline.sim.queue import NEVER_NS, set_time
 from paceline.sim.world import (
@@ -21,6 +32,7 @@ from paceline.sim.world import (
     NEXT_DEATH,
     NEXT_SAMPLE_NS,
     NOW_NS,
+    OUT,
     POOL_LOW,
     REORDER,
     REORDERED,
@@ -29,6 +41,7 @@ from paceline.sim.world import (
     TIMERS,
     WORKERS,
     World,
+    post,
 )
 
 ENDED = 0
@@ -46,13 +59,12 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
     clock = control[CLOCK]
     workers = control[WORKERS]
     times = world.queue.time_ns
-    winner = world.queue.winner
     for _ in range(events):
         if control[JOBS_LEFT] <= 0:
             return ENDED
         if world.pool.meta[0] < room:
             return POOL_LOW_ROOM
-        entity = winner[1]
+        entity = np.int64(world.queue.winner[1])
         now_ns = times[entity]
         if now_ns == NEVER_NS:
             return STUCK
@@ -60,42 +72,49 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             return TIMED_OUT
         control[NOW_NS] = now_ns
         control[EVENTS] += 1
-        if entity < timers:
-            _arrival(world, entity, now_ns)
-        elif entity < timers + workers:
-            worker_timer(world, entity - timers, now_ns)
-        elif entity < clock:
-            custodian_timer(world, entity - timers, now_ns)
-        else:
+        if entity == clock:
             _tick(world, now_ns)
+            continue
+        endpoint = entity - timers
+        may_send = False
+        if entity < timers:
+            p, ecn, endpoint = dequeue(world.links, world.queue, entity)
+            link = world.links.state[entity]
+            if link.detour >= 0 and _strike(world, link.detour, p, ecn, endpoint, now_ns):
+                endpoint = np.int64(-1)
+            elif link.to_switch != 0:
+                world.pool.packets[p].flag |= ecn
+                at_switch(world, link.to, p, endpoint, now_ns)
+                endpoint = np.int64(-1)
+            elif world.host_dead[link.to] != 0:
+                drop_reference(world.pool, p)
+                endpoint = np.int64(-1)
+            elif endpoint < workers:
+                may_send = at_worker(world, endpoint, p, ecn, now_ns)
+                drop_reference(world.pool, p)
+            else:
+                at_custodian(world, endpoint, p, ecn, now_ns)
+        elif endpoint < workers:
+            may_send = worker_timer(world, endpoint, now_ns)
+        else:
+            custodian_timer(world, endpoint, now_ns)
+        if may_send:
+            pump(world, endpoint, now_ns)
+        if endpoint >= 0:
+            wake_ns = next_wake_ns(world, endpoint)
+            if entity >= timers or wake_ns < times[timers + endpoint]:
+                set_time(world.queue, timers + endpoint, wake_ns)
+        for i in range(control[OUT]):
+            link_out, p_out, to_out = world.outbox[i, 0], world.outbox[i, 1], world.outbox[i, 2]
+            enqueue(world.links, world.queue, world.pool, link_out, p_out, to_out, now_ns)
+        control[OUT] = 0
     return PAUSED
 
 
-@compiled_inner
-def _arrival(world: World, at: int, now_ns: int) -> None:
-    """A packet reaches the end of a link; faults may strike it there, once for each link."""
-    p, ecn, to = dequeue(world.links, world.queue, at)
-    link = world.links.state[at]
-    if link.detour >= 0 and _strike(world, at, p, ecn, to, now_ns):
-        return
-    if link.to_switch != 0:
-        world.pool.packets[p].flag |= ecn
-        at_switch(world, link.to, p, to, now_ns)
-        return
-    if world.host_dead[link.to] != 0:
-        drop_reference(world.pool, p)
-    elif to < world.control[WORKERS]:
-        at_worker(world, to, p, ecn, now_ns)
-        drop_reference(world.pool, p)
-    else:
-        at_custodian(world, to, p, ecn, now_ns)
-
-
-@compiled_inner
-def _strike(world: World, at: int, p: int, ecn: int, to: int, now_ns: int) -> bool:
-    """Faults: True if the packet does not arrive now."""
+@compiled_apart
+def _strike(world: World, detour: int, p: int, ecn: int, to: int, now_ns: int) -> bool:
+    """Faults: True if the packet does not arrive now. Detours lead to the same node, later."""
     control = world.control
-    link = world.links.state[at]
     if chance(world.random, 0, control[LOSS]):
         control[LOST] += 1
         drop_reference(world.pool, p)
@@ -104,20 +123,20 @@ def _strike(world: World, at: int, p: int, ecn: int, to: int, now_ns: int) -> bo
         control[DUPLICATED] += 1
         q = copy_packet(world.pool, p)
         world.pool.packets[q].flag |= ecn
-        enqueue(world.links, world.queue, world.pool, _detour(world, link.detour), q, to, now_ns)
+        post(world, detour + _draw(world), q, to)
     if chance(world.random, 0, control[REORDER]):
         control[REORDERED] += 1
-        enqueue(world.links, world.queue, world.pool, _detour(world, link.detour), p, to, now_ns)
+        post(world, detour + _draw(world), p, to)
         return True
     return False
 
 
 @compiled_inner
-def _detour(world: World, first: int) -> int:
-    return int(first + int(next_random(world.random, 0) >> 33) % DETOURS)
+def _draw(world: World) -> int:
+    return int(next_random(world.random, 0) >> np.uint64(33)) % DETOURS
 
 
-@compiled_inner
+@compiled_apart
 def _tick(world: World, now_ns: int) -> None:
     """The run's clock: what is due now, and when it is due next."""
     control = world.control
@@ -141,14 +160,15 @@ def _tick(world: World, now_ns: int) -> None:
     set_time(world.queue, control[CLOCK], next_ns)
 
 
-@compiled_inner
+@compiled_apart
 def _sample(world: World, now_ns: int) -> None:
     """Note how many aggregators each job holds; when the table is full, keep every second row."""
     control = world.control
     rows = world.samples.shape[0]
     if control[SAMPLES] == rows:
         for i in range(rows // 2):
-            world.samples[i, :] = world.samples[2 * i, :]
+            for j in range(world.samples.shape[1]):
+                world.samples[i, j] = world.samples[2 * i, j]
             world.sample_ns[i] = world.sample_ns[2 * i]
         control[SAMPLES] = rows // 2
         control[SAMPLE_EVERY_NS] *= 2
@@ -164,7 +184,7 @@ def _sample(world: World, now_ns: int) -> None:
     control[POOL_LOW] = min(control[POOL_LOW], world.pool.meta[0])
 
 
-@compiled_inner
+@compiled_apart
 def _die(world: World, i: int, now_ns: int) -> None:
     """A switch loses its aggregation program and memory; a host falls silent."""
     death = world.deaths[i]

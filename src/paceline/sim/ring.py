@@ -9,11 +9,10 @@ for what comes out of order or last.
 
 
 from paceline.dataplane import sender as sending
-from paceline.dataplane.compiled import compiled_inner
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import ACK, ECN, FLUSH, PARTIAL
-from paceline.sim.fabric import send_from_host
 from paceline.sim.links import copy_packet
-from paceline.sim.world import RING_ACK_EVERY, World, contribution
+from paceline.sim.world import RING_ACK_EVERY, World, contribution, post
 
 
 @compiled_inner
@@ -33,7 +32,7 @@ def _bucket_of(world: World, j: int, place: int) -> int:
     return bucket
 
 
-@compiled_inner
+@compiled_apart
 def release(world: World, w: int) -> None:
     """Let the sender go as far as gradients and received packets allow."""
     worker = world.workers[w]
@@ -56,7 +55,7 @@ def release(world: World, w: int) -> None:
         sender.released = limit
 
 
-@compiled_inner
+@compiled_apart
 def _locate(world: World, j: int, flow: int) -> tuple[int, int, int, int, int]:
     """A flow number as (parity of its iteration, first place, packets a segment, step, packet)."""
     job = world.jobs[j]
@@ -74,7 +73,7 @@ def _unit(world: World, j: int, iteration: int, place: int) -> int:
     return int(iteration * world.ring_values.shape[2] + place)
 
 
-@compiled_inner
+@compiled_apart
 def fill(world: World, w: int, p: int) -> None:
     """Make a polled packet one of this ring, with its values if they are carried."""
     packet = world.pool.packets[p]
@@ -96,7 +95,7 @@ def fill(world: World, w: int, p: int) -> None:
         world.pool.values[p, lane] = value
 
 
-@compiled_inner
+@compiled_apart
 def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
     """A packet of the ring: data from the predecessor or a receipt from the successor; True for news."""
     packet = world.pool.packets[p]
@@ -125,7 +124,7 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
     return fresh
 
 
-@compiled_inner
+@compiled_apart
 def _take(world: World, w: int, p: int, flow: int) -> None:
     """Add the own share to a partial sum, or keep a finished one."""
     width = world.pool.values.shape[1]
@@ -142,7 +141,7 @@ def _take(world: World, w: int, p: int, flow: int) -> None:
         world.ring_values[w, iteration & 1, place, lane] = value
 
 
-@compiled_inner
+@compiled_apart
 def _receipt(world: World, w: int, p: int, ecn: int, now_ns: int) -> None:
     worker = world.workers[w]
     job = world.jobs[worker.job]
@@ -153,10 +152,10 @@ def _receipt(world: World, w: int, p: int, ecn: int, now_ns: int) -> None:
     packet.flag = ecn
     packet.offer = worker.received
     to = job.first_worker + (worker.rank + job.workers - 1) % job.workers
-    send_from_host(world, world.endpoints[w].host, q, to, now_ns)
+    post(world, world.endpoints[w].host, q, to)
 
 
-@compiled_inner
+@compiled_apart
 def next_complete(world: World, w: int) -> int:
     """The next bucket of which everything has come, checked if values are carried; -1 if there is none."""
     worker = world.workers[w]
@@ -173,7 +172,7 @@ def next_complete(world: World, w: int) -> int:
     return int(b)
 
 
-@compiled_inner
+@compiled_apart
 def _check(world: World, w: int, iteration: int, place: int) -> None:
     width = world.pool.values.shape[1]
     if width == 0:

@@ -118,7 +118,8 @@ REORDERED = 20
 RING_ACK_EVERY = 21
 POOL_LOW = 22
 JITTER_SEED = 23
-CONTROL_SIZE = 24
+OUT = 24
+CONTROL_SIZE = 25
 
 
 class World(NamedTuple):
@@ -149,15 +150,25 @@ class World(NamedTuple):
     deaths: Any
     samples: Any
     sample_ns: Any
+    outbox: Any
+
+
+@compiled_inner
+def post(world: World, link: int, p: int, to: int) -> None:
+    """Note a packet for a link; the engine sends what was noted when the event is over."""
+    at = world.control[OUT]
+    world.outbox[at, 0] = link
+    world.outbox[at, 1] = p
+    world.outbox[at, 2] = to
+    world.control[OUT] = at + 1
 
 
 @compiled_inner
 def endpoint_of(world: World, job: int, number: int) -> int:
     """The endpoint that a job knows under `number`, as a custodian."""
     record = world.jobs[job]
-    if record.on_workers == 0:
-        number -= record.workers
-    return int(world.control[WORKERS] + record.first_custodian + number)
+    dedicated = record.workers if record.on_workers == 0 else 0
+    return int(world.control[WORKERS] + record.first_custodian + number - dedicated)
 
 
 @compiled_inner
