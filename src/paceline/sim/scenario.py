@@ -91,9 +91,9 @@ class Custodians(Section):
 class PolicySettings(Section):
     """What one policy has otherwise; keys as in `[transport]`, `[custodians]` and `[switch]`."""
 
-    transport: dict[str, Any] = {}
-    custodians: dict[str, Any] = {}
-    switch: dict[str, Any] = {}
+    transport: Transport = Transport()
+    custodians: Custodians = Custodians()
+    switch: SwitchMemory = SwitchMemory()
 
 
 class Job(Section):
@@ -167,21 +167,12 @@ class Scenario(Section):
         given = self.policy.get(name)  # type: ignore[call-overload]
         for section in ("transport", "custodians", "switch"):
             current: Section = getattr(self, section)
-            values = {
-                **current.model_dump(),
-                **{
-                    key: value
-                    for key, value in TUNED.get(name, {}).get(section, {}).items()
-                    if key not in current.model_fields_set
-                },
-                **(getattr(given, section) if given else {}),
-            }
-            try:
-                update[section] = type(current).model_validate(values)
-            except ValueError as error:
-                first = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
-                key = ".".join(["policy", name, section, *map(str, first["loc"])])
-                raise UserError(f"{key}: {first['msg']}") from None
+            tuned = type(current).model_validate(TUNED.get(name, {}).get(section, {}))
+            values = {key: getattr(tuned, key) for key in tuned.model_fields_set - current.model_fields_set}
+            if given:
+                overrides = getattr(given, section)
+                values |= {key: getattr(overrides, key) for key in overrides.model_fields_set}
+            update[section] = current.model_copy(update=values)
         return self.model_copy(update=update)
 
     def expanded_jobs(self) -> list[Job]:
