@@ -319,6 +319,14 @@ class Star:
                 return
             self._send("switch", self._rack_of_keeper(k), message)
 
+    def kill_switch(self, s: int) -> None:
+        """The aggregation program of a switch and its memory are gone; it still forwards."""
+        for j in self.open:
+            job = self.switch.jobs[s, j].copy()
+            switch.release_job(self.switch, s, j)
+            switch.admit_job(self.switch, s, j, 255, int(job.pool_base), int(job.pool_size))
+        self.switch.config[s].dead = 1
+
     # --- time -----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
