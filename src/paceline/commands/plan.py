@@ -71,11 +71,12 @@ def plan(
     names = _names(policy or [])
     if explain:
         _check_job(explain, listed)
+    questions = [(change, source.with_changes(change)) for change in what_if or []]
     schedules = _run(source, listed, names, objective, seed, budget, "")
     best = output.best_of(schedules, objective)
     rows, changed_json = [], []
-    for change in what_if or []:
-        changed = _run(source.with_changes(change), listed, names, objective, seed, budget, f" if {change}")
+    for change, changed_source in questions:
+        changed = _run(changed_source, listed, names, objective, seed, budget, f" if {change}")
         for before, after in zip(schedules, changed, strict=True):
             rows.append(output.what_if_row(change, before, after))
             entry = output.as_json(after)

@@ -38,8 +38,8 @@ class State(NamedTuple):
     rack_count: Ints
     sharing: Ints
     sharing_n: Ints
-    stamp: Ints
-    clock: Ints
+    p: Ints
+    """Contention of each spread job that runs, (6)."""
     key: Floats
     heap: Ints
     position: Ints
@@ -71,8 +71,7 @@ def new_state(jobs: JobsT, cluster: ClusterT) -> State:
         rack_count=np.zeros(racks + 1, dtype=np.int64),
         sharing=np.zeros(n, dtype=np.int64),
         sharing_n=np.zeros(1, dtype=np.int64),
-        stamp=np.zeros(n, dtype=np.int64),
-        clock=np.zeros(1, dtype=np.int64),
+        p=np.zeros(n, dtype=np.int64),
         key=np.zeros(n),
         heap=np.zeros(n, dtype=np.int64),
         position=np.full(n, -1, dtype=np.int64),
@@ -184,7 +183,7 @@ def reprice(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int,
     sharing = 1
     if jobs.in_network[j] and state.servers_n[j] > 1:
         sharing = _memory_sharers(state, jobs, cluster, j)
-    tau = iteration(jobs, price, j, state.servers_n[j], contention(state, jobs, j), sharing)
+    tau = iteration(jobs, price, j, state.servers_n[j], state.p[j], sharing)
     rate = np.floor(1.0 / tau + 1e-9) if price.slotted else 1.0 / tau
     if rate == state.rate[j]:
         return
@@ -213,21 +212,24 @@ def _count_racks(state: State, jobs: JobsT, cluster: ClusterT, j: int, step: int
 
 @compiled
 def _reprice_around(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, now: float) -> None:
-    # Everyone who shares a server's link with j, or a switch's memory: once each.
-    state.clock[0] += 1
+    # Whoever shares a server's link with j and sees its p change, and whoever shares a switch's memory.
     for i in range(jobs.base[j], jobs.base[j] + state.servers_n[j]):
         s = state.servers[i]
-        for k in range(state.crowd[s]):
+        crowd = state.crowd[s]
+        for k in range(crowd):
             other = state.on_server[s, k]
-            if state.stamp[other] != state.clock[0]:
-                state.stamp[other] = state.clock[0]
+            if crowd > state.p[other]:
+                state.p[other] = crowd
                 reprice(state, jobs, cluster, price, other, now)
+            elif crowd + 1 == state.p[other]:
+                # Only a server that has just been left can have been the fullest one.
+                p = contention(state, jobs, other)
+                if p != state.p[other]:
+                    state.p[other] = p
+                    reprice(state, jobs, cluster, price, other, now)
     if jobs.in_network[j]:
         for k in range(state.sharing_n[0]):
-            other = state.sharing[k]
-            if state.stamp[other] != state.clock[0]:
-                state.stamp[other] = state.clock[0]
-                reprice(state, jobs, cluster, price, other, now)
+            reprice(state, jobs, cluster, price, state.sharing[k], now)
 
 
 @compiled
@@ -251,6 +253,7 @@ def start(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, n
         state.start[j] = now
     state.since[j] = now
     state.rate[j] = 0.0
+    state.p[j] = 0
     if state.servers_n[j] == 1:
         reprice(state, jobs, cluster, price, j, now)
         return
@@ -262,6 +265,8 @@ def start(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, n
         state.sharing[state.sharing_n[0]] = j
         state.sharing_n[0] += 1
         _count_racks(state, jobs, cluster, j, 1)
+    state.p[j] = contention(state, jobs, j)
+    reprice(state, jobs, cluster, price, j, now)
     _reprice_around(state, jobs, cluster, price, j, now)
 
 

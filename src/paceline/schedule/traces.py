@@ -45,8 +45,12 @@ class Trace:
 
     def remarks(self) -> list[str]:
         """One line a kind of remark, for the user."""
-        lines = [f"{count} jobs left out: {reason}" for reason, count in sorted(self.left_out.items())]
-        return lines + [f"{count} jobs: {reason}" for reason, count in sorted(self.assumed.items())]
+        lines = [f"{_jobs(count)} left out: {reason}" for reason, count in sorted(self.left_out.items())]
+        return lines + [f"{_jobs(count)}: {reason}" for reason, count in sorted(self.assumed.items())]
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job" if count == 1 else f"{count} jobs"
 
 
 def read_trace(text: str) -> Trace:

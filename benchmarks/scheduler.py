@@ -1,0 +1,125 @@
+"""How long planning takes, against jobs and GPUs: `python -m benchmarks.scheduler`.
+
+Rows: a size and a policy, with the time to plan, and how it grew from the row before. The peer measured in
+the same run is list scheduling, the cheapest policy that places every job: `times_ls` is the ratio to it.
+The evaluator's speed is given as job events (a start or an end each) a second on the plan of the size.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.schedule import planning, timeline
+from paceline.schedule.cluster import Cluster, Server
+from paceline.schedule.contention import Problem
+from paceline.schedule.generate import (
+    PAPER_MIX,
+    PAPER_SERVER_GPUS,
+    PaperSetting,
+    paper_jobs,
+    paper_model,
+    paper_problem,
+)
+from paceline.schedule.plans import Plan
+from paceline.schedule.policies import by_name
+
+SIZES = ((160, 0), (500, 500), (1000, 1000), (2000, 2000), (5000, 4000), (10_000, 8_000))
+"""Jobs and GPUs; 0 GPUs is the paper's own setting."""
+POLICIES = ("ls", "ff", "rand", "sjf-bco", "bco-plus")
+GOALS = {(160, 0): 0.5, (2000, 2000): 10.0, (10_000, 8_000): 120.0}
+
+
+def build(jobs: int, gpus: int, seed: int = 0) -> Problem:
+    """The paper's mix of jobs and servers, scaled to these numbers."""
+    setting = PaperSetting()
+    if gpus == 0:
+        return paper_problem(seed, setting)
+    rng = np.random.default_rng((seed, 9))
+    servers: list[Server] = []
+    while (left := gpus - sum(server.gpus for server in servers)) > 0:
+        size = min(int(rng.choice(PAPER_SERVER_GPUS)), left)
+        servers.append(Server(f"s{len(servers):04d}", size))
+    copies = -(-jobs // sum(PAPER_MIX.values()))
+    drawn = [job for copy in range(copies) for job in paper_jobs(seed + copy, setting)][:jobs]
+    cluster = Cluster(tuple(servers), intra_bps=8e15, inter_bps=8e9)
+    return Problem(cluster, tuple(drawn), paper_model(setting))
+
+
+def evaluator_events_per_s(problem: Problem) -> float:
+    """Starts and ends a second when the list-scheduling plan (nearly every job spread) is judged."""
+    plan = by_name("ls").plan(problem, "makespan")
+    assert isinstance(plan, Plan)
+    timeline.run(problem, plan.order, plan.gpus)
+    rounds, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < 0.3 or rounds == 0:
+        timeline.run(problem, plan.order, plan.gpus)
+        rounds += 1
+    return rounds * 2 * len(problem.jobs) / took
+
+
+def measure(sizes: Sequence[tuple[int, int]], policies: Sequence[str]) -> list[dict[str, Any]]:
+    """A row a size and policy."""
+    planning.warm()
+    rows: list[dict[str, Any]] = []
+    for jobs, gpus in sizes:
+        problem = build(jobs, gpus)
+        events = evaluator_events_per_s(problem)
+        base_s = 0.0
+        for name in policies:
+            schedule = planning.plan(problem, by_name(name))
+            base_s = schedule.plan_s if name == "ls" else base_s
+            rows.append(
+                {
+                    "jobs": jobs,
+                    "gpus": problem.cluster.gpus_total,
+                    "policy": name,
+                    "plan_s": schedule.plan_s,
+                    "times_ls": schedule.plan_s / base_s if base_s else None,
+                    "makespan": schedule.makespan_s,
+                    "gap": schedule.gap,
+                    "goal_s": GOALS.get((jobs, gpus)) if name == "sjf-bco" else None,
+                    "evaluator_events_per_s": events,
+                }
+            )
+            print(f"{jobs} jobs, {name}: {schedule.plan_s:.3f} s", file=sys.stderr)
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows for a person."""
+    lines = ["  jobs   gpus  policy       plan s   x LS   goal s   gap to bound   evaluator events/s"]
+    for row in rows:
+        ratio = f"{row['times_ls']:.3g}" if row["times_ls"] else "-"
+        goal = f"{row['goal_s']:g}" if row["goal_s"] else ""
+        lines.append(
+            f"{row['jobs']:>6} {row['gpus']:>6}  {row['policy']:<10} {row['plan_s']:>8.3f} {ratio:>6}"
+            f" {goal:>8} {row['gap']:>14.1%} {row['evaluator_events_per_s']:>20,.0f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", metavar="FILE|-", default="", help="write the rows as JSON")
+    parser.add_argument("--quick", action="store_true", help="up to 2,000 jobs")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="only these; ls is the peer")
+    options = parser.parse_args()
+    sizes = [size for size in SIZES if not options.quick or size[0] <= 2000]
+    policies = ["ls", *(name for name in options.policy or POLICIES if name != "ls")]
+    rows = measure(sizes, policies)
+    if options.json == "-":
+        print(json.dumps(rows, indent=1))
+        return
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(rows, file, indent=1)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
