@@ -1,5 +1,6 @@
 """From a scenario and a policy to the arrays that the engine runs on."""
 
+import difflib
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     models = [job.profile(scenario.network.rate) for job in jobs]
     sizes = _sizes(scenario, policy, jobs, check)
     place = place_jobs(scenario, jobs, sizes.dedicated)
+    _check_slow_workers(scenario, jobs)
     tables = build_tables(scenario, jobs, models, rule)
     copies = sizes.workers_most if policy == "ps" else 1
     # The most that one event can put on a host's uplink, and the least that must be free before it.
@@ -157,6 +159,17 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.RING_ACK_EVERY] = setup.scenario.transport.ack_every
     control[w.POOL_LOW] = setup.world.pool.meta[0]
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
+
+
+def _check_slow_workers(scenario: Scenario, jobs: list[Job]) -> None:
+    workers = {job.name: job.workers for job in jobs}
+    for slow in scenario.faults.slow:
+        if slow.job not in workers:
+            close = difflib.get_close_matches(slow.job, workers, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(workers)}"
+            raise UserError(f"there is no job {slow.job!r}; {hint}", place="faults.slow")
+        if slow.worker >= workers[slow.job]:
+            raise UserError(f"job {slow.job!r} has no worker {slow.worker}", place="faults.slow")
 
 
 def _deaths(scenario: Scenario, place: Place) -> object:
@@ -231,11 +244,8 @@ def _fill_worker(
     record.job, record.rank = j, rank
     record.slow_num = record.slow_den = 1_000_000
     for slow in scenario.faults.slow:
-        if slow.job == job.name:
-            if slow.worker >= job.workers:
-                raise UserError(f"job {slow.job!r} has no worker {slow.worker}", place="faults.slow")
-            if slow.worker == rank:
-                record.slow_num = round(1_000_000 * slow.factor)
+        if slow.job == job.name and slow.worker == rank:
+            record.slow_num = round(1_000_000 * slow.factor)
     record.jitter_num = round(1_000_000 * job.jitter)
     record.due_ns = NEVER_NS
     transport = scenario.transport

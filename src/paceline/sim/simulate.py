@@ -39,7 +39,9 @@ def simulate(
     `progress` is told now and then how many worker-iterations are done and how many there are.
     """
     announce_compilation()
-    setup = build(scenario, policy, scenario.seed if seed is None else seed, check, rule)
+    if seed is not None:
+        scenario = scenario.model_copy(update={"seed": seed})
+    setup = build(scenario, policy, scenario.seed, check, rule)
     started = time.perf_counter()
     reason = _run_to_end(setup, progress)
     return collect(setup, reason, check, time.perf_counter() - started)
