@@ -6,10 +6,12 @@ from typing import Any
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.reproduce_sjf_bco import sjf_bco as reproduce_sjf_bco
+from paceline.commands.simulate import simulate as simulate_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models_command,
     "plan": plan_command,
+    "simulate": simulate_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "sjf-bco": reproduce_sjf_bco,

@@ -1,0 +1,256 @@
+"""`paceline simulate`: one scenario under several policies, packet by packet."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from paceline.errors import UserError
+    from paceline.sim.results import RunResult
+    from paceline.sim.scenario import Scenario
+
+HELP = """Simulate training jobs that share a network, packet by packet, and compare policies.
+
+The scenario is a TOML file: network, switch memory, jobs, faults; see examples/simulate.
+
+Policies: esa, atp, switchml, ring, ps, always-preempt, coin-flip, or all.
+
+Exit code: 0; 1 if a run failed or, with --check, a sum was wrong; 2 for a mistake in what was given.
+
+Examples:
+
+  paceline simulate examples/simulate/quick.toml
+
+  paceline simulate examples/simulate/quick.toml --policy esa --policy atp --html report.html
+
+  paceline simulate examples/simulate/quick.toml --set switch.slots=2048 --set job.0.iterations=5
+
+  paceline simulate examples/simulate/faults.toml --policy all --check --seed 7
+
+  paceline simulate examples/simulate/leaf-spine.toml --set "network.rate=25 Gbit/s" --json -
+"""
+JOBS_SHOWN_MAX = 16
+_JOB_PLACE = re.compile(r"^job '(.*)'$")
+
+
+def simulate(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="What to simulate.")],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A policy, several (repeat, or commas), or all. Default: the scenario's."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a key of the scenario, e.g. switch.slots=64; repeat."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's seed.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Carry integers and check every sum.")] = False,
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
+    ] = "",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
+) -> None:
+    from paceline.errors import EXIT_FAILED
+    from paceline.sim.scenario import load_scenario
+
+    overrides = tuple(settings or ())
+    for target in (html, Path(json_file) if json_file not in ("", "-") else None):
+        _check_target(target)
+    loaded = load_scenario(scenario, overrides)
+    if seed is not None:
+        loaded = loaded.model_copy(update={"seed": seed})
+    names = _names(policy or [], loaded)
+    _check_scenario(scenario, loaded, names, overrides)
+    results = _run(loaded, names, check)
+    if json_file:
+        _write_json(json_file, loaded, results)
+    if html is not None:
+        from paceline.report.simulation import write_page
+
+        write_page(html, loaded, results, _command(scenario, names, overrides, loaded.seed, check))
+    if json_file != "-":
+        _show(results, html)
+    if any(result.failed or result.exact is False for result in results):
+        raise typer.Exit(EXIT_FAILED)
+
+
+simulate.__doc__ = HELP
+
+
+def _names(given: list[str], scenario: "Scenario") -> list[str]:
+    import difflib
+
+    from paceline.errors import UserError
+    from paceline.sim.scenario import POLICIES
+
+    wanted = [name.strip() for entry in given for name in entry.split(",") if name.strip()]
+    names: list[str] = []
+    for name in wanted or scenario.policies:
+        if name == "all":
+            names.extend(POLICIES)
+        elif name in POLICIES:
+            names.append(name)
+        else:
+            close = difflib.get_close_matches(name.lower(), [*POLICIES, "all"], n=1, cutoff=0.4)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UserError(
+                f"unknown policy {name!r}; {hint}known: {', '.join(POLICIES)}, all", place="--policy"
+            )
+    if not names:
+        raise UserError("the scenario lists no policy, and --policy gives none", place="policies")
+    return list(dict.fromkeys(names))
+
+
+def _check_target(path: Path | None) -> None:
+    # Before any run: a report that cannot be written should not cost one.
+    from paceline.errors import UserError
+
+    if path is None:
+        return
+    if path.is_dir():
+        raise UserError("is a directory, not a file", place=str(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", place=str(path)) from None
+
+
+def _check_scenario(path: Path, scenario: "Scenario", names: list[str], overrides: tuple[str, ...]) -> None:
+    """Build every run before the first starts: what does not fit is told at once, with its line."""
+    from paceline.errors import UserError
+    from paceline.sim.build import build
+    from paceline.sim.priority import priority
+
+    for number, job in enumerate(scenario.job):
+        try:
+            job.profile(scenario.network.rate)
+        except UserError as error:
+            raise _located(path, overrides, ("job", number, "model"), error.message) from None
+    try:
+        for name in names:
+            build(scenario, name, scenario.seed, False, priority)
+    except UserError as error:
+        if named := _JOB_PLACE.match(error.place):
+            number = _number_of(scenario, named.group(1))
+            raise _located(path, overrides, ("job", number), str(error)) from None
+        raise _located(path, overrides, tuple(error.place.split(".")), str(error)) from None
+
+
+def _number_of(scenario: "Scenario", name: str) -> int:
+    """Which `[[job]]` the job with this name, or this copy, comes from."""
+    at = 0
+    names = [job.name for job in scenario.expanded_jobs()]
+    for number, job in enumerate(scenario.job):
+        if name in names[at : at + job.copies]:
+            return number
+        at += job.copies
+    return 0
+
+
+def _located(path: Path, overrides: tuple[str, ...], key: tuple[str | int, ...], message: str) -> "UserError":
+    """The error at the line of its key, or of the nearest table around it."""
+    from paceline.config.toml import key_lines, read_text
+    from paceline.errors import UserError
+
+    lines = key_lines(read_text(path))
+    given = {override.partition("=")[0].strip() for override in overrides}
+    for end in range(len(key), 0, -1):
+        if ".".join(str(part) for part in key[:end]) in given:
+            return UserError(message, place="--set")
+        if key[:end] in lines:
+            return UserError(message, place=f"{path}:{lines[key[:end]]}")
+    return UserError(message, place=str(path))
+
+
+def _run(scenario: "Scenario", names: list[str], check: bool) -> "list[RunResult]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from paceline.sim.simulate import announce_compilation
+    from paceline.sim.simulate import simulate as run
+
+    announce_compilation()
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<15}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    results = []
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        tasks = {name: progress.add_task(name, start=False) for name in names}
+        for name, task in tasks.items():
+            progress.start_task(task)
+
+            def report(done: int, total: int, task: Any = task) -> None:
+                progress.update(task, completed=done, total=total)
+
+            results.append(run(scenario, name, check=check, progress=report))
+            progress.update(task, completed=1, total=1)
+    return results
+
+
+def _write_json(where: str, scenario: "Scenario", results: "list[RunResult]") -> None:
+    import json
+
+    document = {
+        "scenario": scenario.name,
+        "seed": scenario.seed,
+        "policies": {result.policy: result.to_json() for result in results},
+    }
+    text = json.dumps(document, indent=1)
+    if where == "-":
+        typer.echo(text)
+    else:
+        Path(where).write_text(text + "\n", encoding="utf-8")
+
+
+def _command(path: Path, names: list[str], overrides: tuple[str, ...], seed: int, check: bool) -> str:
+    """The command line that repeats this run, whatever the scenario's defaults become."""
+    import shlex
+
+    words = ["paceline", "simulate", str(path), "--policy", ",".join(names)]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join([*words, "--seed", str(seed), *(["--check"] if check else [])])
+
+
+def _show(results: "list[RunResult]", html: Path | None) -> None:
+    from rich.console import Console
+
+    from paceline.report import simulation as report
+
+    console = Console(width=None if Console().is_terminal else 140, highlight=False)
+    best_s = report.best_jct_s(results)
+    checked = any(result.exact is not None for result in results)
+    rows = [report.row(result, best_s) for result in results]
+    last = len(report.COLUMNS) if checked else -1
+    _table(console, report.COLUMNS[:last], [row[:last] for row in rows])
+    if len(results[0].jobs) <= JOBS_SHOWN_MAX:
+        console.print("\nCompletion time of each job:", style="bold")
+        _table(console, ("job", *(result.policy for result in results)), report.job_rows(results))
+    for result in results:
+        if result.failed:
+            console.print(f"\n{result.policy} failed: {result.failed}", style="red", markup=False)
+        elif result.exact is False:
+            console.print(
+                f"\n{result.policy}: {result.wrong:,} of {result.checked:,} sums were wrong", style="red"
+            )
+    if html is not None:
+        console.print(f"\npage: {html}", markup=False, soft_wrap=True)
+
+
+def _table(console: Any, columns: tuple[str, ...], rows: list[list[str]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(escape(column), justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)

@@ -1,0 +1,286 @@
+"""A simulation as rows and as a page: who finished when, who held switch memory, and under which settings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.config.toml import Section
+from paceline.config.units import (
+    format_rate,
+    format_seconds,
+    format_size,
+    parse_rate_bps,
+    parse_size_bytes,
+    parse_time_ns,
+)
+from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.sim.results import RunResult
+from paceline.sim.scenario import Scenario
+
+COLUMNS = (
+    "policy", "avg JCT", "makespan", "vs best", "memory used", "completions", "preemptions", "fallbacks",
+    "reminders", "resent", "traffic", "exact",
+)  # fmt: skip
+JOBS_AS_BARS_MAX = 24
+"""With more jobs their completion times are drawn as a distribution."""
+_OUTCOME = (
+    "policy",
+    "avg JCT, ms",
+    "makespan, ms",
+    "vs best",
+    "memory used, %",
+    "traffic, MB",
+    "resent",
+    "exact",
+)
+_COUNTED = ("completions", "preemptions", "fallbacks", "reminders", "downgrades", "flushes", "duplicates")
+_SOFT = "#9aa5b1"
+
+
+def best_jct_s(results: Sequence[RunResult]) -> float | None:
+    """The shortest average completion time among the runs that finished."""
+    return min((result.avg_jct_s for result in results if result.avg_jct_s is not None), default=None)
+
+
+def row(result: RunResult, best_s: float | None) -> list[str]:
+    """One policy, as texts under `COLUMNS`."""
+    switch = result.switch
+    in_network = bool(result.occupancy.time_s)
+    counted = [f"{int(switch[key]):,}" for key in ("completions", "preemptions", "fallbacks", "reminders")]
+    return [
+        result.policy,
+        seconds(result.avg_jct_s),
+        seconds(result.makespan_s),
+        f"{result.avg_jct_s / best_s:.2f}x" if result.avg_jct_s is not None and best_s else "-",
+        f"{100 * switch['utilisation_mean']:.1f} %" if in_network else "-",
+        *(counted if in_network else ["-"] * len(counted)),
+        f"{result.transport['resent']:,}",
+        format_size(result.traffic_bytes),
+        "not checked" if result.exact is None else "yes" if result.exact else "NO",
+    ]
+
+
+def _outcome(result: RunResult, best_s: float | None) -> list[object]:
+    """One policy, as numbers under `_OUTCOME`."""
+    jct_s, makespan_s = result.avg_jct_s, result.makespan_s
+    return [
+        result.policy,
+        None if jct_s is None else jct_s * 1e3,
+        None if makespan_s is None else makespan_s * 1e3,
+        None if jct_s is None or not best_s else round(jct_s / best_s, 2),
+        round(100 * result.switch["utilisation_mean"], 1) if result.occupancy.time_s else None,
+        round(result.traffic_bytes / 1e6),
+        result.transport["resent"],
+        "not checked" if result.exact is None else result.exact,
+    ]
+
+
+def job_rows(results: Sequence[RunResult]) -> list[list[str]]:
+    """Every job's completion time, a column for each policy."""
+    return [
+        [job.name, *(seconds(result.jobs[j].jct_s) for result in results)]
+        for j, job in enumerate(results[0].jobs)
+    ]
+
+
+def seconds(value: float | None) -> str:
+    """A time in its natural unit, or a dash."""
+    return "-" if value is None else format_seconds(value)
+
+
+def write_page(path: Path, scenario: Scenario, results: Sequence[RunResult], command: str) -> None:
+    """The whole report as one HTML file."""
+    page = Page(f"Simulation: {scenario.name}", _lead(scenario, results))
+    page.text(_verdict(results))
+    page.table(_OUTCOME, [_outcome(result, best_jct_s(results)) for result in results])
+    for result in results:
+        if result.failed:
+            page.text(f"{result.policy} failed: {result.failed}.")
+    page.heading("Completion time by job")
+    page.figure(_completion_figure(results), "From a job's arrival to its last result; shorter is better.")
+    in_network = [result for result in results if result.occupancy.time_s]
+    if in_network:
+        page.heading("Switch memory over time")
+        page.figure(
+            _occupancy_figure(in_network),
+            "Aggregators held, by job, all switches together; the axis ends at what there is.",
+        )
+        page.heading("Preemptions and fallbacks")
+        page.figure(
+            _events_figure(in_network),
+            "Preemption: a packet of higher priority takes an aggregator, and the partial sum in it goes to its "
+            "custodian. Fallback: a packet finds no aggregator and goes to its own custodian. Reminder: a "
+            "custodian asks the switch for the other part of a sum.",
+        )
+        page.table(
+            ("policy", *_COUNTED), [(r.policy, *(int(r.switch[key]) for key in _COUNTED)) for r in in_network]
+        )
+    _add_inputs(page, scenario, results, command)
+    page.write(path)
+
+
+def _lead(scenario: Scenario, results: Sequence[RunResult]) -> str:
+    network, jobs = scenario.network, results[0].jobs
+    shape = (
+        "a star"
+        if network.topology == "star"
+        else f"{network.leaves} leaves, {network.uppers} upper switches"
+    )
+    return (
+        f"{len(jobs)} jobs with {sum(job.workers for job in jobs)} workers on {shape} at "
+        f"{format_rate(network.rate)}, {scenario.switch.slots:,} aggregators a switch, seed {scenario.seed}."
+    )
+
+
+def _verdict(results: Sequence[RunResult]) -> str:
+    finished = sorted(
+        (result for result in results if result.avg_jct_s is not None), key=lambda r: r.avg_jct_s or 0.0
+    )
+    if not finished:
+        return "No policy finished all jobs."
+    best = finished[0]
+    text = f"Jobs finish soonest under {best.policy}: {seconds(best.avg_jct_s)} on average"
+    others = [
+        f"{r.policy} takes {(r.avg_jct_s or 0) / (best.avg_jct_s or 1):.2f} times as long"
+        for r in finished[1:]
+    ]
+    return f"{'; '.join([text, *others])}."
+
+
+def _completion_figure(results: Sequence[RunResult]) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    names = [job.name for job in results[0].jobs]
+    if len(names) <= JOBS_AS_BARS_MAX:
+        for i, result in enumerate(results):
+            times = [result.avg_jct_s, *(job.jct_s for job in result.jobs)]
+            figure.add_bar(
+                name=result.policy,
+                x=["<b>average</b>", *names],
+                y=[None if time is None else time * 1e3 for time in times],
+                marker_color=COLOURS[i],
+                hovertemplate="%{x}: %{y:.4g} ms",
+            )
+        figure.update_layout(**figure_layout("Completion time", "", "milliseconds", barmode="group"))
+        return figure
+    for i, result in enumerate(results):
+        ends = sorted(job.jct_s * 1e3 for job in result.jobs if job.jct_s is not None)
+        shares = [(k + 1) / len(names) for k in range(len(ends))]
+        figure.add_scatter(
+            name=result.policy, x=ends, y=shares, mode="lines", line={"shape": "hv", "color": COLOURS[i]}
+        )
+    title = f"Share of the {len(names)} jobs that took at most so long"
+    figure.update_layout(**figure_layout(title, "milliseconds", "share of jobs", yaxis_range=[0, 1]))
+    return figure
+
+
+def _occupancy_figure(results: Sequence[RunResult]) -> Any:
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        rows=len(results),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.32 / (len(results) + 2),
+        subplot_titles=[
+            f"{r.policy}: {100 * r.switch['utilisation_mean']:.1f} % used on average" for r in results
+        ],
+    )
+    for i, result in enumerate(results, 1):
+        for j, job in enumerate(result.jobs):
+            figure.add_scatter(
+                row=i,
+                col=1,
+                name=job.name,
+                legendgroup=job.name,
+                showlegend=i == 1,
+                x=[time * 1e3 for time in result.occupancy.time_s],
+                y=result.occupancy.slots_by_job[j],
+                stackgroup=f"policy-{i}",
+                mode="lines",
+                line={"width": 0, "shape": "hv"},
+                fillcolor=COLOURS[j % len(COLOURS)],
+                hovertemplate="%{y} of " + str(result.occupancy.slots_total),
+            )
+        figure.update_yaxes(
+            row=i, col=1, range=[0, result.occupancy.slots_total], title_text="aggregators", nticks=4
+        )
+    figure.update_xaxes(row=len(results), col=1, title_text="milliseconds")
+    height = 110 + 190 * len(results)
+    legend = {"orientation": "h", "y": 1 + 60 / height, "yanchor": "bottom", "x": 0}
+    layout = figure_layout("", height=height, legend=legend, margin={"l": 70, "r": 20, "t": 90, "b": 50})
+    for key in ("title", "xaxis_title", "yaxis_title"):
+        del layout[key]
+    figure.update_layout(**layout)
+    figure.update_traces(line_color=_SOFT)
+    figure.update_annotations(font_size=13)
+    return figure
+
+
+def _events_figure(results: Sequence[RunResult]) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for i, key in enumerate(("preemptions", "fallbacks", "reminders")):
+        counts = [int(result.switch[key]) for result in results]
+        figure.add_bar(
+            name=key,
+            x=[result.policy for result in results],
+            y=counts,
+            text=[f"{count:,}" for count in counts],
+            textposition="outside",
+            cliponaxis=False,
+            marker_color=COLOURS[i],
+        )
+    figure.update_layout(**figure_layout("What the switches did", "", "times", barmode="group"))
+    return figure
+
+
+def _add_inputs(page: Page, scenario: Scenario, results: Sequence[RunResult], command: str) -> None:
+    page.heading("Jobs")
+    page.table(
+        ("job", "model", "workers", "iterations", "arrives"),
+        [
+            (
+                j.name,
+                j.model,
+                j.workers,
+                j.iterations,
+                format_seconds(j.arrival_s) if j.arrival_s else "at once",
+            )
+            for j in results[0].jobs
+        ],
+    )
+    struck = scenario.faults.model_dump(exclude_defaults=True)
+    if struck:
+        page.heading("Faults")
+        page.table(("key", "value"), [(key, _shown(scenario.faults, key, struck[key])) for key in struck])
+    page.heading("Settings of each policy")
+    settings = [scenario.for_policy(result.policy) for result in results]
+    rows: list[list[object]] = []
+    for section in ("switch", "transport", "custodians"):
+        for key in type(getattr(scenario, section)).model_fields:
+            parts = [getattr(chosen, section) for chosen in settings]
+            values = [_shown(part, key, getattr(part, key)) for part in parts]
+            rows.append([f"{section}.{key}", *values, "yes" if len(set(values)) > 1 else ""])
+    page.table(("key", *(result.policy for result in results), "differs"), rows)
+    page.heading("Repeat this run")
+    page.text(f"Seed {scenario.seed}; the same seed gives the same run, bit for bit:", command)
+
+
+def _shown(section: Section, key: str, value: object) -> str:
+    """A setting in the unit of its field."""
+    parsers = {getattr(part, "func", None) for part in type(section).model_fields[key].metadata}
+    if value is None:
+        return "by itself"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        if parse_time_ns in parsers:
+            return format_seconds(value * 1e-9)
+        if parse_size_bytes in parsers:
+            return format_size(value)
+        if parse_rate_bps in parsers:
+            return format_rate(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
