@@ -51,15 +51,16 @@ def build(jobs: int, gpus: int, seed: int = 0) -> Problem:
 
 
 def evaluator_events_per_s(problem: Problem) -> float:
-    """Starts and ends a second when the list-scheduling plan (nearly every job spread) is judged."""
+    """Starts and ends a second on the list-scheduling plan (nearly every job spread), best of five."""
     plan = by_name("ls").plan(problem, "makespan")
     assert isinstance(plan, Plan)
     timeline.run(problem, plan.order, plan.gpus)
-    rounds, began = 0, time.perf_counter()
-    while (took := time.perf_counter() - began) < 0.3 or rounds == 0:
+    best_s = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
         timeline.run(problem, plan.order, plan.gpus)
-        rounds += 1
-    return rounds * 2 * len(problem.jobs) / took
+        best_s = min(best_s, time.perf_counter() - began)
+    return 2 * len(problem.jobs) / best_s
 
 
 def measure(sizes: Sequence[tuple[int, int]], policies: Sequence[str]) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ def test_no_policy_beats_exact_and_the_guarantee_holds(seed: int) -> None:
     best = planning.plan(problem, EXACT)
     validity.check(best)
     assert best.settings["proved"]
+    assert best.gap == 0.0
     for policy in OTHERS:
         assert planning.plan(problem, policy).makespan_s >= best.makespan_s, policy.name
     ratio = bounds.approximation_ratio(problem).value

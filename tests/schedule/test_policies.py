@@ -219,6 +219,14 @@ def test_delay_can_pay_and_bco_plus_finds_it() -> None:
     assert greedy.makespan_s > 100.0
 
 
+def test_priority_goes_first_and_weighs() -> None:
+    cluster = Cluster((Server("a", 1),))
+    jobs = (Job("plain", 1, 10, backward_s=1.0), Job("urgent", 1, 12, backward_s=1.0, priority=5.0))
+    problem = Problem(cluster, jobs, Model(xi2_s=0.0))
+    for policy in (SjfBco(), ListScheduling(), LwfKappa(), Tiresias(), BcoPlus(evaluations=50)):
+        assert planning.plan(problem, policy, "jct").placements[1].start_s == 0.0, policy.name
+
+
 def test_names() -> None:
     assert {by_name(name).name for name in NAMES} == set(NAMES)
     with pytest.raises(UserError, match="no policy 'sjf'"):

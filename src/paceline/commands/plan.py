@@ -64,7 +64,7 @@ def plan(
 ) -> None:
     from paceline.schedule import output
     from paceline.schedule.explain import explain as explain_job
-    from paceline.schedule.sources import ClusterSource
+    from paceline.schedule.sources import ClusterSource, checked
 
     source = ClusterSource.read(cluster)
     listed, remarks = _jobs(source, jobs, trace, seed, limit)
@@ -72,6 +72,8 @@ def plan(
     if explain:
         _check_job(explain, listed)
     questions = [(change, source.with_changes(change)) for change in what_if or []]
+    for change, changed_source in questions:
+        checked(listed, changed_source.file.cluster().gpus_total, f"--what-if {change}")
     schedules = _run(source, listed, names, objective, seed, budget, "")
     best = output.best_of(schedules, objective)
     rows, changed_json = [], []
@@ -148,6 +150,8 @@ def _run(
     budget: float,
     note: str,
 ) -> "list[Schedule]":
+    from dataclasses import replace
+
     from rich.console import Console
 
     from paceline.schedule import planning
@@ -165,7 +169,9 @@ def _run(
                 schedules.append(planning.plan(problem, chosen, objective))
         else:
             schedules.append(planning.plan(problem, chosen, objective))
-    return schedules
+    # A bound that one of them proved holds for all.
+    bound_s = max(schedule.lower_bound_s for schedule in schedules)
+    return [replace(schedule, lower_bound_s=bound_s) for schedule in schedules]
 
 
 def _write_json(where: str, document: object) -> None:

@@ -113,6 +113,7 @@ class JobsT(NamedTuple):
     """Job j's GPUs and servers lie at `base[j] ..` of flat arrays of length `sum(gpus)`."""
     iterations: Floats
     arrival: Floats
+    priority: Floats
     ring_bytes: Floats
     net_bytes: Floats
     in_network: NDArray[np.bool_]
@@ -232,6 +233,7 @@ class Problem:
             base=np.concatenate(([0], np.cumsum(gpus))).astype(np.int64),
             iterations=np.array([job.iterations for job in jobs], dtype=np.float64),
             arrival=np.ceil(arrival - 1e-9) if self.model.slot_s is not None else arrival,
+            priority=np.array([job.priority for job in jobs]),
             ring_bytes=2.0 * size * share,
             net_bytes=size,
             in_network=np.array([job.exchange == "in-network" for job in jobs]),

@@ -87,7 +87,8 @@ class _Model:
                 self.model.add(makespan >= end)
             self.model.minimize(makespan)
         else:
-            self.model.minimize(sum(ends))
+            weights = [max(1, round(1000 * job.priority)) for job in problem.jobs]
+            self.model.minimize(sum(w * end for w, end in zip(weights, ends, strict=True)))
 
     def _placement_variables(self) -> None:
         model, problem = self.model, self.problem

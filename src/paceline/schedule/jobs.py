@@ -36,6 +36,7 @@ class Job:
     """Backward time an iteration (Db_j)."""
     arrival_s: float = 0.0
     priority: float = 1.0
+    """Higher goes first where a policy has an order, and weighs more in the mean completion time."""
     exchange: Exchange = "ring"
 
     @property

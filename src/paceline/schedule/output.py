@@ -129,7 +129,7 @@ def write_page(
     )
     if remarks:
         page.items(remarks)
-    unit, scale = gantt.axis_unit(max(s.makespan_s for s in schedules))
+    unit, scale = gantt.axis_unit(best.makespan_s)
     chart = go.Figure()
     for i, schedule in enumerate(schedules):
         times, busy = busy_over_time(schedule)
@@ -138,7 +138,12 @@ def write_page(
         chart.add_scatter(x=x, y=busy, name=schedule.policy, mode="lines", line=line)
     chart.update_layout(**figure_layout("GPUs in use over time", f"time ({unit})", "GPUs"))
     chart.update_yaxes(rangemode="tozero")
-    page.figure(chart, "A good makespan ends as a cliff: all GPUs busy to the end.")
+    # One very long schedule should not squeeze all the others.
+    longest = max(s.makespan_s for s in schedules)
+    shown = min(longest, 2.5 * best.makespan_s)
+    chart.update_xaxes(range=[0, 1.02 * shown / scale])
+    cut = "" if shown == longest else " Longer schedules are cut off at the right."
+    page.figure(chart, "A good makespan ends as a cliff: all GPUs busy to the end." + cut)
     if explained:
         page.heading("Explanation")
         page.text(*explained)

@@ -39,4 +39,7 @@ def plan(
         decision = online.replan(problem, policy, objective)
     schedule = timeline.judge(problem, decision, policy.name) if isinstance(decision, Plan) else decision
     took = clock() - began
-    return replace(schedule, plan_s=took, lower_bound_s=bounds.lower_bound(problem).value_s)
+    bound = bounds.lower_bound(problem).value_s
+    if schedule.settings.get("proved") and objective == "makespan":
+        bound = max(bound, schedule.makespan_s)
+    return replace(schedule, plan_s=took, lower_bound_s=bound)

@@ -114,7 +114,7 @@ class Schedule:
 
 
 def score(problem: Problem, end: Floats, objective: Objective) -> float:
-    """What is minimised, in units: the last end, or the mean completion time."""
+    """What is minimised, in units: the last end, or the mean completion time weighted by priority."""
     if objective == "makespan":
         return float(end.max())
-    return float((end - problem.jobs_t.arrival).mean())
+    return float(np.average(end - problem.jobs_t.arrival, weights=problem.jobs_t.priority))

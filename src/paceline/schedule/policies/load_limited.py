@@ -41,8 +41,8 @@ class Rules:
 
 
 def smallest_first(problem: Problem) -> Ints:
-    """Jobs by GPUs ascending, ties as given; those that already run come first."""
-    keys = [(j not in problem.pinned, job.gpus) for j, job in enumerate(problem.jobs)]
+    """Jobs by GPUs ascending, ties as given; those that already run come first, then higher priorities."""
+    keys = [(j not in problem.pinned, -job.priority, job.gpus) for j, job in enumerate(problem.jobs)]
     return np.array(sorted(range(len(keys)), key=lambda j: keys[j]), dtype=np.int64)
 
 
@@ -130,5 +130,5 @@ def grid(floor: float, points: int) -> Iterable[float]:
 
 
 def default_sweep(problem: Problem) -> int:
-    """Many more limits where a trial takes a millisecond; the paper's bisection alone on large cases."""
-    return 32 if len(problem.jobs) <= 1000 else 0
+    """Limits tried besides the bisection; none when planning anew at every event, where time is short."""
+    return 0 if problem.pinned else 32

@@ -1,7 +1,7 @@
 """LWF-kappa placement with Ada-SRSF's admission rule (arXiv 2002.10105), at the level of whole jobs.
 
-Jobs by smallest remaining service first. Placement: up to kappa GPUs, the idle GPUs of least workload so
-far; above, one server if it has room (the one of least workload), else the servers with most idle GPUs.
+Jobs by smallest remaining service (ours: divided by priority) first. Placement: up to kappa GPUs, the idle
+GPUs of least workload so far; above, one server if it has room (the one of least workload), else the servers with most idle GPUs.
 Admission, for a spread job that would meet one other on some link: only if its own communication is short
 enough beside what is left of the other's, `new / old < 1 / (2 (1 + alpha))`; never as a third.
 
@@ -31,8 +31,10 @@ class LwfKappa:
         time = Timeline(problem)
         workload: Floats = np.zeros(problem.cluster.gpus_total)
         while time.advance():
-            service = {j: time.remaining_iterations(j) * problem.tau_min[j] * problem.jobs[j].gpus
-                       for j in time.waiting}  # fmt: skip
+            service = {
+                j: time.remaining_iterations(j) * problem.tau_min[j] * job.gpus / job.priority
+                for j, job in ((j, problem.jobs[j]) for j in time.waiting)
+            }
             for j in sorted(time.waiting, key=lambda j: (service[j], j)):
                 gpus = self._place(problem, time, workload, j)
                 if gpus is None:

@@ -1,8 +1,8 @@
 """Tiresias (NSDI 2019), discretised two-dimensional least attained service: preemptive, for average JCT.
 
 A job's attained service is GPUs x time. Jobs with less than the first limit are in the first queue, and so
-on; queues are served in order, each first come first served, and whoever no longer fits is preempted. The
-policy does not know how long jobs take. Ours: one limit at the median GPU time of the jobs unless given
+on; queues are served in order, each first come first served (ours: higher priority first), and whoever no
+longer fits is preempted. The policy does not know how long jobs take. Ours: one limit at the median GPU time of the jobs unless given
 (its authors tune the limits to the workload), jobs always consolidated, and preemption free of charge,
 which flatters it.
 """
@@ -41,8 +41,9 @@ class Tiresias:
     def _reassign(
         self, problem: Problem, time: Timeline, limits: tuple[float, ...], first_seen: dict[int, int]
     ) -> None:
-        def rank(j: int) -> tuple[int, int]:
-            return sum(time.service[j] >= limit * (1 - 1e-9) for limit in limits), first_seen[j]
+        def rank(j: int) -> tuple[int, float, int]:
+            queue = sum(time.service[j] >= limit * (1 - 1e-9) for limit in limits)
+            return queue, -problem.jobs[j].priority, first_seen[j]
 
         room = problem.cluster.gpus_total
         chosen = []
