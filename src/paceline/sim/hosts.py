@@ -96,8 +96,8 @@ def _compute_done(world: World, w: int, now_ns: int) -> None:
 @compiled_apart
 def _end_backward(world: World, w: int, now_ns: int) -> None:
     worker = world.workers[w]
-    worker.released = 0
     if worker.iteration + 1 < world.jobs[worker.job].iterations:
+        worker.released = 0
         worker.iteration += 1
         worker.layer = 0
         _begin_forward(world, w, now_ns)
@@ -224,6 +224,10 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
         packet.flag = flag
         if news != sending.NEW:
             return False
+        if job.on_workers != 0 and packet.custodian == worker.rank:
+            custody.keep_result(
+                world.custodians, job.first_custodian + worker.rank, packet, world.pool.values, p, now_ns
+            )
         if world.pool.values.shape[1] > 0:
             _check_result(world, w, p)
         layer = world.layer_of[job.table + packet.chunk - worker.first_chunk]
@@ -303,7 +307,11 @@ def at_custodian(world: World, e: int, p: int, ecn: int, now_ns: int) -> None:
     world.control[DELIVERED] += 1
     job = world.jobs[world.custodians.state[k].job]
     verdict = np.int64(custody.NOTHING)
-    if job.failed_ns == 0 and job.done_ns == 0:
+    if job.failed_ns != 0 or job.done_ns != 0:
+        verdict = np.int64(custody.NOTHING)
+    elif packet.kind == RESULT:
+        custody.keep_result(world.custodians, k, packet, pool.values, p, now_ns)
+    else:
         packet.flag |= ecn
         verdict = custody.handle_packet(world.custodians, k, packet, pool.values, p, now_ns)
     host = world.endpoints[e].host

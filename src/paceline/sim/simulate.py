@@ -42,6 +42,7 @@ def simulate(
     if seed is not None:
         scenario = scenario.model_copy(update={"seed": seed})
     setup = build(scenario, policy, scenario.seed, check, rule)
+    run(setup.world, 0, setup.room, scenario.horizon)  # compiles, or loads what was compiled
     started = time.perf_counter()
     reason = _run_to_end(setup, progress)
     return collect(setup, reason, check, time.perf_counter() - started)
