@@ -8,7 +8,7 @@ numbers come from a state that the caller passes in: one xorshift word.
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, overload
 
@@ -26,7 +26,7 @@ def popcount(mask: Any) -> int:
     return int(mask).bit_count()
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _ctpop(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         function = builder.module.declare_intrinsic("llvm.ctpop", [ir.IntType(64)])
@@ -35,10 +35,10 @@ def _ctpop(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@overload(popcount, inline="always")  # type: ignore[untyped-decorator]
+@overload(popcount, inline="always")
 def _popcount_compiled(mask: Any) -> Any:
     def count(mask: Any) -> Any:
-        return _ctpop(np.uint64(mask))
+        return _ctpop(np.uint64(mask))  # type: ignore[call-arg]
 
     return count
 
@@ -84,7 +84,7 @@ def chance(state: Any, at: int, threshold: int) -> bool:
     """True with probability threshold / 2**32."""
     if threshold <= 0:
         return False
-    return np.int64(next_random(state, at) >> np.uint64(32)) < threshold
+    return bool(np.int64(next_random(state, at) >> np.uint64(32)) < threshold)
 
 
 def seed_word(seed: int, stream: int = 0) -> np.uint64:

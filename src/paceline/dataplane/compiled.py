@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from numba.core import config
+import numba.core.config
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Numba's stubs know neither its settings nor the options used below.
+njit: Any = numba.njit
+config: Any = numba.core.config
 
 _COMPILED_FOLDERS = ("dataplane", "sim", "live")
 
@@ -64,15 +68,15 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 def compiled(function: F) -> F:
     """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
-    return numba.njit(cache=True, forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return njit(cache=True, forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 def compiled_inner(function: F) -> F:
     """A piece of a hot path: becomes part of its caller. Few callers each, or compiling takes long."""
-    return numba.njit(inline="always", **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return njit(inline="always", **_OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 def compiled_apart(function: F) -> F:
     """A piece that is rarely needed: compiled once, called by compiled code only, never from Python."""
     options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(**options)(function)  # type: ignore[no-any-return]
+    return njit(**options)(function)  # type: ignore[no-any-return]

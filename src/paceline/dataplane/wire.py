@@ -227,7 +227,7 @@ def encode_into(packet: Any, data: Any) -> int:
     _put(data, 50, 2, np.uint64(packet.exponent & 0xFFFF))
     _put(data, 52, 4, np.uint64(packet.offer))
     _put(data, 56, 8, np.uint64(packet.tag))
-    return HEADER_BYTES + 4 * np.int64(packet.count)
+    return int(HEADER_BYTES + 4 * packet.count)
 
 
 def decode(data: bytes) -> Any:
