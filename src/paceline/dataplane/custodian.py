@@ -3,6 +3,7 @@
 A custodian holds the partial sum of a chunk that the switch could not finish. The order of calls:
 
     handle_packet  a packet for this custodian; rewritten in place if something is to be sent, with a verdict
+    keep_result    a result made by the switch, for later
     handle_timeout call it at `timer_ns` or later, then
     poll_transmit  fills in the next reminder or pull; repeat while it returns True
 
@@ -58,6 +59,7 @@ REPLAYS = 4
 REMINDERS_SENT = 5
 PULLS_SENT = 6
 REFUSED = 7
+KEPT = 8
 COUNTER_NAMES = (
     "accepted",
     "dropped_overlap",
@@ -67,6 +69,7 @@ COUNTER_NAMES = (
     "reminders",
     "pulls",
     "refused",
+    "kept",
 )
 
 CUSTODIAN = np.dtype(
@@ -175,6 +178,25 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         entry.offer = packet.offer
         return _finish(custodians, k, at, packet, buffer, row)
     return _merge(custodians, k, at, packet, buffer, row)
+
+
+@compiled
+def keep_result(custodians: Custodians, k: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
+    """A result that the switch made has come by: keep it for workers whose copy was lost."""
+    custodian = custodians.state[k]
+    at = packet.chunk % custodian.ring
+    entry = custodians.chunks[k, at]
+    if packet.job != custodian.job or (entry.state != ABSENT and entry.chunk > packet.chunk):
+        custodians.counters[k, OUTDATED] += 1
+        return
+    if entry.state == ABSENT or entry.chunk < packet.chunk:
+        _open(custodians, k, at, packet, now_ns)
+    if entry.state == OPEN:
+        _copy_in(custodians, k, at, buffer, row, True)
+        entry.flag = packet.flag & COLLISION
+        entry.offer = packet.offer
+        entry.state = FINISHED
+        custodians.counters[k, KEPT] += 1
 
 
 @compiled_inner

@@ -12,6 +12,7 @@ import numpy as np
 from paceline.dataplane.bits import mix
 from paceline.dataplane.compiled import compiled_inner
 from paceline.dataplane.switch import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, TO_WORKER, handle_packet
+from paceline.dataplane.wire import GRADIENT
 from paceline.sim.links import copy_packet, drop_reference
 from paceline.sim.world import FORWARDED, HOSTS, LEAVES, UPPERS, World, endpoint_of, post
 
@@ -56,16 +57,25 @@ def _spread(world: World, s: int, p: int) -> None:
 def at_switch(world: World, s: int, p: int, to: int, now_ns: int) -> None:
     """A packet arrives at a switch: run the switch program, then do what it says."""
     packet = world.pool.packets[p]
+    came_as = packet.kind
     verdict = handle_packet(world.switch, s, packet, world.pool.values, p, now_ns)
     if verdict == CONSUMED or verdict == DROPPED:
         drop_reference(world.pool, p)
         return
-    if verdict == DOWN and to < 0:
-        _spread(world, s, p)
-        return
-    leaves = world.control[LEAVES]
     endpoint = to
-    if to < 0:
+    if verdict == DOWN and to < 0:
+        job = world.jobs[packet.job]
+        if came_as != GRADIENT or job.custodians == 0:
+            _spread(world, s, p)
+            return
+        # A result made here: its custodian gets a copy, to answer those who lose theirs.
+        q = copy_packet(world.pool, p)
+        _spread(world, s, p)
+        p = q
+        packet = world.pool.packets[p]
+        endpoint = endpoint_of(world, packet.job, packet.custodian)
+    leaves = world.control[LEAVES]
+    if endpoint < 0:
         if verdict == TO_CUSTODIAN:
             endpoint = endpoint_of(world, packet.job, packet.custodian)
         elif verdict == TO_WORKER:
