@@ -43,6 +43,11 @@ def test_arrivals_count() -> None:
     assert found.value_s == pytest.approx(110.0)
 
 
+def test_jobs_in_pieces_may_beat_the_side_by_side_bound() -> None:
+    problem = problem_of((4, 10), (4, 11), (4, 12))
+    assert bounds.lower_bound(problem, preemptive=True).value_s == pytest.approx(33 * 4 / 10)
+
+
 def test_counted_widths() -> None:
     gpus = np.array([1, 3, 5, 8, 10])
     assert bounds.counted(gpus, 10, 3).tolist() == [0, 3, 5, 10, 10]

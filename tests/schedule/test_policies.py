@@ -53,8 +53,7 @@ def test_every_schedule_is_valid_and_above_the_bound(policy: Policy, data: st.Da
     problem = data.draw(problems())
     schedule = planning.plan(problem, policy, data.draw(st.sampled_from(["makespan", "jct"])))
     validity.check(schedule)
-    # Preempted jobs lose nothing, so even they cannot beat a bound made of shortest times.
-    assert schedule.makespan_s >= bounds.lower_bound(problem).value_s * (1 - 1e-9)
+    assert schedule.makespan_s >= bounds.lower_bound(problem, schedule.preempts).value_s * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("policy", POLICIES[:7], ids=lambda policy: policy.name)
@@ -225,6 +224,13 @@ def test_priority_goes_first_and_weighs() -> None:
     problem = Problem(cluster, jobs, Model(xi2_s=0.0))
     for policy in (SjfBco(), ListScheduling(), LwfKappa(), Tiresias(), BcoPlus(evaluations=50)):
         assert planning.plan(problem, policy, "jct").placements[1].start_s == 0.0, policy.name
+
+
+def test_what_can_never_fit_is_refused() -> None:
+    with pytest.raises(UserError, match="asks for 17 GPUs, the cluster has 16"):
+        Problem(FOUR, jobs_of(17))
+    with pytest.raises(UserError, match="lambda is at least 1"):
+        SjfBco(spread=0.5)
 
 
 def test_names() -> None:

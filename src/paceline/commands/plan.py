@@ -55,7 +55,7 @@ def plan(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For rand, bco-plus and the models of a trace.")] = 0,
     budget: Annotated[float, typer.Option(min=0.0, help="Seconds that bco-plus may search.")] = 2.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs of a trace.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     gantt: Annotated[bool, typer.Option(help="Show the Gantt chart in the terminal.")] = True,
     json_file: Annotated[
         str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
@@ -169,9 +169,12 @@ def _run(
                 schedules.append(planning.plan(problem, chosen, objective))
         else:
             schedules.append(planning.plan(problem, chosen, objective))
-    # A bound that one of them proved holds for all.
-    bound_s = max(schedule.lower_bound_s for schedule in schedules)
-    return [replace(schedule, lower_bound_s=bound_s) for schedule in schedules]
+    # A bound that one of them proved holds for all that do not preempt.
+    best = max(schedules, key=lambda schedule: schedule.lower_bound_s)
+    return [
+        s if s.preempts else replace(s, lower_bound_s=best.lower_bound_s, bound_by=best.bound_by)
+        for s in schedules
+    ]
 
 
 def _write_json(where: str, document: object) -> None:
@@ -199,18 +202,17 @@ def _show(
     from rich.table import Table
 
     from paceline.config.units import format_seconds
-    from paceline.schedule import bounds, output
+    from paceline.schedule import output
     from paceline.schedule.gantt import text_gantt
 
     console = Console(width=None if Console().is_terminal else 110, highlight=False)
     for remark in remarks:
         console.print(remark, style="dim", markup=False)
     problem = best.problem
-    bound = bounds.lower_bound(problem)
     console.print(
         f"{len(problem.jobs)} jobs on {len(problem.cluster.servers)} servers,"
-        f" {problem.cluster.gpus_total} GPUs; no schedule ends before {format_seconds(bound.value_s)}"
-        f" ({bound.argument})"
+        f" {problem.cluster.gpus_total} GPUs; no schedule ends before {format_seconds(best.lower_bound_s)}"
+        f" ({best.bound_by})"
     )
     _table(console, Table(box=None, pad_edge=False), output.COLUMNS, [output.row(s) for s in schedules], 1)
     if gantt:

@@ -28,8 +28,8 @@ class LowerBound:
     argument: str
 
 
-def lower_bound(problem: Problem) -> LowerBound:
-    """The best of all bounds."""
+def lower_bound(problem: Problem, preemptive: bool = False) -> LowerBound:
+    """The best of all bounds; `preemptive` leaves out the one that needs jobs to run in one piece."""
     gpus, total = problem.jobs_t.gpus, problem.cluster.gpus_total
     candidates = {
         "longest job": float((problem.jobs_t.arrival + problem.shortest).max()),
@@ -40,6 +40,8 @@ def lower_bound(problem: Problem) -> LowerBound:
         ),
         "side by side": side_by_side(problem.shortest, gpus, total),
     }
+    if preemptive:
+        del candidates["side by side"]
     argument = max(candidates, key=lambda name: candidates[name])
     value = candidates[argument]
     if problem.price_t.slotted:

@@ -1,7 +1,7 @@
 """Compile a kernel with Numba, cached on disk in a folder keyed by the sources of this package.
 
 Numba's own cache does not see a change in a callee of another file, so the folder's name carries a hash of
-every module that holds kernels. The first compilation after a change says so on stderr; every later start
+every module that they are made of. The first compilation after a change says so on stderr; every later start
 loads the machine code in a moment. `NUMBA_DISABLE_JIT=1` runs the same functions interpreted.
 """
 
@@ -19,7 +19,8 @@ _config: Any = numba.config
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
-_SOURCES = ("compiled.py", "kernels.py", "dispatch.py", "packing.py")
+_SOURCES = ("compiled.py", "contention.py", "kernels.py", "dispatch.py", "packing.py")
+"""The modules with kernels, and the one that defines the records they take."""
 
 
 def cache_folder() -> Path:

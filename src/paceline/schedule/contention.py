@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import UserError
 from paceline.schedule.cluster import Cluster, ClusterFile
-from paceline.schedule.jobs import Job
+from paceline.schedule.jobs import Job, check_fits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -148,10 +148,13 @@ class Problem:
     model: Model = Model()
     pinned: Mapping[int, Ints] = field(default_factory=dict)
     """Jobs that run already, by index, and their GPUs: they stay; time 0 is now (see `online.py`)."""
+    ongoing: bool = False
+    """One of many plans of an online run: policies should be quick."""
 
     def __post_init__(self) -> None:
         if not self.jobs:
             raise UserError("the list holds no jobs", place="jobs")
+        check_fits(self.jobs, self.cluster.gpus_total, "jobs")
         if self.model.slot_s is not None:
             slowest = max(range(len(self.jobs)), key=lambda j: float(self.tau_max[j]))
             if self.tau_max[slowest] > 1.0:

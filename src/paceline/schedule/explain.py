@@ -31,7 +31,7 @@ def explain(schedule: Schedule, name: str, objective: Objective) -> list[str]:
         _waited(schedule, j),
         _contention(schedule, j),
     ]
-    if any(len(placement.segments) > 1 for placement in schedule.placements):
+    if schedule.preempts:
         pieces = len(mine.segments)
         lines.append(
             f"It ran in {pieces} piece{'s' if pieces > 1 else ''}; the policy preempts, so no single"

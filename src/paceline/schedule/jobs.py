@@ -6,7 +6,7 @@ TOML holds `[[jobs]]` tables, CSV the same keys as columns; quantities carry uni
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -137,11 +137,10 @@ def _collect(entries: Sequence[JobEntry], places: Sequence[str], name: str) -> t
     return tuple(jobs)
 
 
-def check_fits(jobs: Iterable[Job], gpus_total: int, places: Mapping[str, str] | str) -> None:
+def check_fits(jobs: Iterable[Job], gpus_total: int, place: str) -> None:
     """Refuse a job that asks for more GPUs than the whole cluster has."""
     for job in jobs:
         if job.gpus > gpus_total:
-            place = places if isinstance(places, str) else places[job.name]
             raise UserError(
                 f"job {job.name!r} asks for {job.gpus} GPUs, the cluster has {gpus_total}", place=place
             )

@@ -28,7 +28,7 @@ def replan(problem: Problem, policy: Policy, objective: Objective) -> Schedule:
             replace(problem.jobs[j], iterations=time.remaining_iterations(j), arrival_s=0.0) for j in present
         )
         pinned = {i: time.gpus_of(j) for i, j in enumerate(time.running)}
-        now = replace(problem, jobs=jobs, pinned=pinned)
+        now = replace(problem, jobs=jobs, pinned=pinned, ongoing=True)
         plan = policy.plan(now, objective)
         assert isinstance(plan, Plan), "only policies that plan ahead are planned anew"
         plans += 1

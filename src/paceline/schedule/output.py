@@ -77,16 +77,16 @@ def _placement(schedule: Schedule, placement: Placement) -> dict[str, Any]:
 def instance_json(schedules: Sequence[Schedule]) -> dict[str, Any]:
     """What holds for all policies: the size of the case, its bound, the paper's ratio."""
     problem = schedules[0].problem
-    bound, ratio = bounds.lower_bound(problem), bounds.approximation_ratio(problem)
+    ratio, bound_s = bounds.approximation_ratio(problem), schedules[0].lower_bound_s
     own = next((s for s in schedules if s.policy == "sjf-bco"), None)
     return {
         "jobs": len(problem.jobs),
         "gpus": problem.cluster.gpus_total,
         "servers": len(problem.cluster.servers),
-        "lower_bound": bound.value_s,
-        "lower_bound_by": bound.argument,
+        "lower_bound": bound_s,
+        "lower_bound_by": schedules[0].bound_by,
         "approximation_ratio": ratio.value,
-        "approximation_ratio_holds": None if own is None else own.makespan_s <= ratio.value * bound.value_s,
+        "approximation_ratio_holds": None if own is None else own.makespan_s <= ratio.value * bound_s,
     }
 
 
@@ -115,7 +115,6 @@ def write_page(
     from paceline.report.page import COLOURS, Page, figure_layout
 
     problem = schedules[0].problem
-    bound = bounds.lower_bound(problem)
     best = best_of(schedules, objective)
     page = Page(
         "Paceline plan",
@@ -124,7 +123,7 @@ def write_page(
     )
     page.table(COLUMNS, [row(schedule) for schedule in schedules])
     page.text(
-        f"No schedule can end before {format_seconds(bound.value_s)} (by the bound '{bound.argument}');"
+        f"No schedule can end before {format_seconds(best.lower_bound_s)} (by the bound '{best.bound_by}');"
         f" the best here, {best.policy}, ends after {format_seconds(best.makespan_s)}."
     )
     if remarks:

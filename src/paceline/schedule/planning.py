@@ -39,7 +39,7 @@ def plan(
         decision = online.replan(problem, policy, objective)
     schedule = timeline.judge(problem, decision, policy.name) if isinstance(decision, Plan) else decision
     took = clock() - began
-    bound = bounds.lower_bound(problem).value_s
-    if schedule.settings.get("proved") and objective == "makespan":
-        bound = max(bound, schedule.makespan_s)
-    return replace(schedule, plan_s=took, lower_bound_s=bound)
+    bound = bounds.lower_bound(problem, preemptive=schedule.preempts)
+    if schedule.settings.get("proved") and objective == "makespan" and schedule.makespan_s > bound.value_s:
+        bound = bounds.LowerBound(schedule.makespan_s, "proved by exact")
+    return replace(schedule, plan_s=took, lower_bound_s=bound.value_s, bound_by=bound.argument)

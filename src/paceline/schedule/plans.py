@@ -72,6 +72,8 @@ class Schedule:
     placements: tuple[Placement, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     lower_bound_s: float = 0.0
+    bound_by: str = ""
+    """The argument that gives the lower bound."""
     plan_s: float = 0.0
 
     @cached_property
@@ -82,6 +84,11 @@ class Schedule:
     def jct_s(self) -> Floats:
         """Completion times: end minus arrival."""
         return np.asarray(self.end_s - np.array([job.arrival_s for job in self.problem.jobs]))
+
+    @property
+    def preempts(self) -> bool:
+        """Whether some job runs in pieces."""
+        return any(len(placement.segments) > 1 for placement in self.placements)
 
     @property
     def makespan_s(self) -> float:

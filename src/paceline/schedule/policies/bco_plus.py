@@ -24,6 +24,9 @@ from paceline.schedule.policies import local_search
 from paceline.schedule.policies.local_search import Candidate
 from paceline.schedule.policies.sjf_bco import SjfBco
 
+ONGOING = 60
+"""Evaluations of each plan of an online run."""
+
 
 @dataclass(frozen=True)
 class BcoPlus:
@@ -38,7 +41,7 @@ class BcoPlus:
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
 
     def plan(self, problem: Problem, objective: Objective = "makespan") -> Plan:
-        allowed = 60 if problem.pinned and self.evaluations is None else self.evaluations
+        allowed = ONGOING if problem.ongoing and self.evaluations is None else self.evaluations
         spent = 0
 
         def may_go_on(share: float) -> bool:

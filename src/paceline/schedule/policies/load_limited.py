@@ -131,4 +131,4 @@ def grid(floor: float, points: int) -> Iterable[float]:
 
 def default_sweep(problem: Problem) -> int:
     """Limits tried besides the bisection; none when planning anew at every event, where time is short."""
-    return 0 if problem.pinned else 32
+    return 0 if problem.ongoing else 32

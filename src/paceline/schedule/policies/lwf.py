@@ -1,9 +1,10 @@
 """LWF-kappa placement with Ada-SRSF's admission rule (arXiv 2002.10105), at the level of whole jobs.
 
 Jobs by smallest remaining service (ours: divided by priority) first. Placement: up to kappa GPUs, the idle
-GPUs of least workload so far; above, one server if it has room (the one of least workload), else the servers with most idle GPUs.
-Admission, for a spread job that would meet one other on some link: only if its own communication is short
-enough beside what is left of the other's, `new / old < 1 / (2 (1 + alpha))`; never as a third.
+GPUs of least workload so far; above, one server if it has room (the one of least workload), else the
+servers with most idle GPUs. Admission, for a spread job that would meet one other on some link: only if its
+own communication is short beside what is left of the other's, `new / old < 1 / (2 (1 + alpha))`; never as a
+third.
 
 Ours: the original admits single messages of jobs that hold their GPUs, this admits jobs; `kappa = 1` is the
 original's best setting, and its contention `k b + (k - 1) eta` is our linear f with `alpha = eta / b`.

@@ -17,7 +17,7 @@ class Random:
 
     seed: int = 0
     horizon: float | None = None
-    sweep: int | None = 0
+    sweep: int | None = None
     name: str = "rand"
     online: bool = False
 

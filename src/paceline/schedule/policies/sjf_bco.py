@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from paceline.errors import UserError
 from paceline.schedule import packing
 from paceline.schedule.contention import Problem
 from paceline.schedule.plans import Objective, Plan
@@ -44,6 +45,10 @@ class SjfBco:
     horizon: float | None = None
     sweep: int | None = None
     online: bool = False
+
+    def __post_init__(self) -> None:
+        if self.spread < 1.0:
+            raise UserError(f"lambda is at least 1, not {self.spread:g}", place="sjf-bco")
 
     @property
     def name(self) -> str:
