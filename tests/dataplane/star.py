@@ -247,7 +247,7 @@ class Star:
             if not sender.poll_transmit(self.senders, i, packet, self.now_ns):
                 return
             chunk = int(packet.chunk)
-            packet.priority = max(1, job.priority - chunk % 7)
+            packet.priority = max(0, job.priority - chunk % 7)
             if job.dedicated:
                 packet.custodian = len(job.racks) + chunk % job.dedicated
             else:
@@ -264,6 +264,7 @@ class Star:
         if packet.kind == wire.RESULT:
             news = sender.handle_result(self.senders, i, packet, self.now_ns)
             if news == sender.NEW:
+                self._keep(i, message)
                 self._note(i, chunk, message)
                 self._pump(i)
             elif chunk not in self.results[i]:
@@ -275,6 +276,14 @@ class Star:
                 self._answer(i, message)
             elif sender.resend(self.senders, i, chunk):
                 self._pump(i)
+
+    def _keep(self, i: int, message: Message) -> None:
+        """A worker that is the chunk's custodian keeps the result for the others."""
+        j, rank = self.workers[i]
+        keeper = custodian.custodian_for(int(message.packet.chunk), len(self.jobs[j].racks), 0)
+        if self.jobs[j].dedicated == 0 and keeper == rank and self.policy != "switchml":
+            k = self.keeper_at[j, rank]
+            custodian.keep_result(self.custodians, k, message.packet, message.values, 0, self.now_ns)
 
     def _note(self, i: int, chunk: int, message: Message) -> None:
         j = self.workers[i][0]

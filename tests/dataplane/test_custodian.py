@@ -272,6 +272,47 @@ def test_congestion_met_by_one_is_told_to_all() -> None:
     assert keeper.partial(7, 2).packet.flag & wire.ECN
 
 
+# --- results made by the switch -----------------------------------------------------------------------------
+
+
+def keep(keeper: Keeper, value: int, **fields: Any) -> None:
+    buffer = np.array([[value, 2 * value]], dtype=np.int32)
+    custody.keep_result(keeper.all, 0, header(wire.RESULT, **fields), buffer, 0, keeper.now_ns)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_result_of_the_switch_is_kept_for_a_worker_whose_copy_was_lost(opened: bool) -> None:
+    keeper = Keeper()
+    if opened:
+        keeper.partial(5, 0)
+    keep(keeper, 23)
+    assert keeper.count(custody.KEPT) == 1
+    out = keeper.partial(7, 1, worker=1)
+    assert (out.verdict, out.packet.kind, out.packet.worker, out.values) == (
+        UNICAST,
+        wire.RESULT,
+        1,
+        (23, 46),
+    )
+    assert keeper.round(10**6) == [], "a finished chunk asks for nothing"
+
+
+def test_a_result_is_kept_once_and_never_in_the_place_of_a_later_chunk() -> None:
+    keeper = Keeper()
+    keep(keeper, 23, chunk=5)
+    keep(keeper, 99, chunk=5)
+    keep(keeper, 99, chunk=1)
+    assert (keeper.count(custody.KEPT), keeper.count(custody.OUTDATED)) == (1, 1)
+    assert keeper.put(header(wire.QUERY, chunk=5)).values == (23, 46)
+
+
+def test_a_result_of_another_job_is_refused() -> None:
+    keeper = Keeper()
+    keep(keeper, 23, job=1)
+    assert (keeper.count(custody.KEPT), keeper.count(custody.REFUSED)) == (0, 1)
+    assert keeper.put(header(wire.QUERY)).verdict == NOTHING
+
+
 # --- reminders and pulls ------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ def stars(draw: Any, policy: str, check_steps: bool = False) -> Star:
         Job,
         racks=st.lists(st.integers(0, racks - 1), min_size=1, max_size=5).map(tuple),
         chunks=st.integers(1, 16),
-        priority=st.integers(1, 255),
+        priority=st.integers(0, 255),
         dedicated=st.integers(0, 2),
     )
     jobs = draw(st.lists(job, min_size=1, max_size=3), label="jobs")

@@ -184,9 +184,12 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
 def keep_result(custodians: Custodians, k: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
     """A result that the switch made has come by: keep it for workers whose copy was lost."""
     custodian = custodians.state[k]
+    if packet.job != custodian.job:
+        custodians.counters[k, REFUSED] += 1
+        return
     at = packet.chunk % custodian.ring
     entry = custodians.chunks[k, at]
-    if packet.job != custodian.job or (entry.state != ABSENT and entry.chunk > packet.chunk):
+    if entry.state != ABSENT and entry.chunk > packet.chunk:
         custodians.counters[k, OUTDATED] += 1
         return
     if entry.state == ABSENT or entry.chunk < packet.chunk:
