@@ -5,6 +5,7 @@ from typing import Any
 
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
+from paceline.commands.reproduce_esa import esa as reproduce_esa
 from paceline.commands.reproduce_sjf_bco import sjf_bco as reproduce_sjf_bco
 from paceline.commands.simulate import simulate as simulate_command
 
@@ -14,5 +15,6 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "simulate": simulate_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
+    "esa": reproduce_esa,
     "sjf-bco": reproduce_sjf_bco,
 }

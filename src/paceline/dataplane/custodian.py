@@ -414,7 +414,7 @@ def custodian_for(chunk: int, members: int, epoch: int) -> int:
     best = 0
     best_hash = -1
     for member in range(members):
-        value = mix(chunk + (np.int64(epoch) << 40), member)
+        value = mix(int(chunk + (np.int64(epoch) << 40)), member)
         if value > best_hash:
             best_hash = value
             best = member

@@ -114,7 +114,14 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         links=links,
         pool=new_pool(max(4096, 2 * room), sizes.width),
         switch=new_switches(
-            levels, sizes.slots, len(jobs), sizes.width, code, scenario.switch.stale, seed, scenario.switch.relay
+            levels,
+            sizes.slots,
+            len(jobs),
+            sizes.width,
+            code,
+            scenario.switch.stale,
+            seed,
+            scenario.switch.relay,
         ),
         senders=new_senders(sizes.workers, sizes.span),
         custodians=new_custodians(sizes.custodians, 2 * sizes.span, place.leaves, sizes.width),
@@ -131,7 +138,9 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         host_dead=np.zeros(place.hosts, dtype=np.int8),
         held=np.zeros((sizes.workers, 2 * sizes.span, sizes.width), dtype=np.int32),
         ring_seen=np.zeros((sizes.workers if on_ring else 1, sizes.span), dtype=np.int64),
-        ring_values=np.zeros((sizes.workers, 2, tables.places if on_ring else 1, sizes.width), dtype=np.int32),
+        ring_values=np.zeros(
+            (sizes.workers, 2, tables.places if on_ring else 1, sizes.width), dtype=np.int32
+        ),
         deaths=_deaths(scenario, place),
         samples=np.zeros((SAMPLES, len(jobs)), dtype=np.int32),
         sample_ns=np.zeros(SAMPLES, dtype=np.int64),

@@ -64,7 +64,7 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             return ENDED
         if world.pool.meta[0] < room:
             return POOL_LOW_ROOM
-        entity = np.int64(world.queue.winner[1])
+        entity = int(world.queue.winner[1])
         now_ns = times[entity]
         if now_ns == NEVER_NS:
             return STUCK
@@ -81,14 +81,14 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             p, ecn, endpoint = dequeue(world.links, world.queue, entity)
             link = world.links.state[entity]
             if link.detour >= 0 and _strike(world, link.detour, p, ecn, endpoint, now_ns):
-                endpoint = np.int64(-1)
+                endpoint = -1
             elif link.to_switch != 0:
                 world.pool.packets[p].flag |= ecn
                 at_switch(world, link.to, p, endpoint, now_ns)
-                endpoint = np.int64(-1)
+                endpoint = -1
             elif world.host_dead[link.to] != 0:
                 drop_reference(world.pool, p)
-                endpoint = np.int64(-1)
+                endpoint = -1
             elif endpoint < workers:
                 may_send = at_worker(world, endpoint, p, ecn, now_ns)
                 drop_reference(world.pool, p)

@@ -11,7 +11,15 @@ import numpy as np
 
 from paceline.dataplane.bits import mix
 from paceline.dataplane.compiled import compiled_inner
-from paceline.dataplane.switch import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, TO_WORKER, handle_packet
+from paceline.dataplane.switch import (
+    CONSUMED,
+    DOWN,
+    DOWN_ONE,
+    DROPPED,
+    TO_CUSTODIAN,
+    TO_WORKER,
+    handle_packet,
+)
 from paceline.dataplane.wire import GRADIENT
 from paceline.sim.links import copy_packet, drop_reference
 from paceline.sim.world import FORWARDED, HOSTS, LEAVES, UPPERS, World, endpoint_of, post

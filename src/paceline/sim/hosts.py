@@ -6,7 +6,6 @@ layers near the input are released last and needed first. Chunks are numbered in
 without end: chunk = iteration * chunks + place.
 """
 
-import numpy as np
 
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
@@ -45,7 +44,7 @@ def _compute_ns(world: World, w: int, nominal_ns: int) -> int:
     if worker.jitter_num > 0:
         noise = mix(world.control[JITTER_SEED], w * 1_000_003 + worker.iteration)
         time_ns += time_ns * (worker.jitter_num * (noise & 0xFFFF) >> 16) // 1_000_000
-    return max(1, time_ns)
+    return int(max(1, time_ns))
 
 
 @compiled_inner
@@ -306,9 +305,9 @@ def at_custodian(world: World, e: int, p: int, ecn: int, now_ns: int) -> None:
     packet = pool.packets[p]
     world.control[DELIVERED] += 1
     job = world.jobs[world.custodians.state[k].job]
-    verdict = np.int64(custody.NOTHING)
+    verdict = int(custody.NOTHING)
     if job.failed_ns != 0 or job.done_ns != 0:
-        verdict = np.int64(custody.NOTHING)
+        verdict = int(custody.NOTHING)
     elif packet.kind == RESULT:
         custody.keep_result(world.custodians, k, packet, pool.values, p, now_ns)
     else:

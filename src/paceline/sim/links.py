@@ -168,4 +168,4 @@ def dequeue(links: Links, queue: Queue, at: int) -> tuple[int, int, int]:
         set_time(queue, at, links.time_ns[at, link.head])
     else:
         set_time(queue, at, NEVER_NS)
-    return entry & (_ECN_BIT - 1), ECN if entry & _ECN_BIT else 0, to
+    return int(entry & (_ECN_BIT - 1)), ECN if entry & _ECN_BIT else 0, int(to)

@@ -7,7 +7,6 @@ data-plane sender carries it, with receipts from the successor: cumulative, ever
 for what comes out of order or last.
 """
 
-
 from paceline.dataplane import sender as sending
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import ACK, ECN, FLUSH, PARTIAL
@@ -105,7 +104,7 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
         if packet.chunk >= packet.offer:
             packet.flag = 0
             sending.handle_result(world.senders, w, packet, now_ns)
-        return True if news else packet.chunk >= packet.offer
+        return bool(news > 0 or packet.chunk >= packet.offer)
     if packet.kind != PARTIAL:
         return False
     worker = world.workers[w]
@@ -121,7 +120,7 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
         release(world, w)
     if not in_order or packet.flag & FLUSH or worker.received % world.control[RING_ACK_EVERY] == 0:
         _receipt(world, w, p, ecn, now_ns)
-    return fresh
+    return bool(fresh)
 
 
 @compiled_apart

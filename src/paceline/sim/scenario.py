@@ -15,7 +15,13 @@ from paceline.config.units import Rate, Size, TimeNs
 from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
 from paceline.errors import UserError
 from paceline.sim.faults import Faults
-from paceline.sim.models import DEFAULT_FLOP_PER_S, ModelProfile, communication_heavy, computation_heavy, profile
+from paceline.sim.models import (
+    DEFAULT_FLOP_PER_S,
+    ModelProfile,
+    communication_heavy,
+    computation_heavy,
+    profile,
+)
 
 POLICIES = ("esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip")
 PolicyName = Literal["esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip"]

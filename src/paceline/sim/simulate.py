@@ -21,8 +21,16 @@ def announce_compilation() -> None:
     """Say once, on a cold start, why nothing seems to happen."""
     global _announced
     if not _announced and is_cold():
-        print("paceline: compiling the simulator, once (about half a minute) ...", file=sys.stderr, flush=True)
+        print(
+            "paceline: compiling the simulator, once (about half a minute) ...", file=sys.stderr, flush=True
+        )
     _announced = True
+
+
+def warm_up() -> None:
+    """Compile (or load) everything once, before work is handed to other processes."""
+    tiny = {"job": [{"workers": 2, "iterations": 1, "size": 1024, "layers": 1}]}
+    simulate(Scenario.model_validate(tiny), "esa")
 
 
 def simulate(

@@ -18,7 +18,7 @@ PRIORITY_STEPS = 16
 
 @dataclass(frozen=True)
 class Tables:
-    """For all jobs: `layers[j, l]`, `priorities[j, step, l]`, `layer_of[first[j] + place]`, `buckets[j, b]`."""
+    """For all jobs: `layers[j, i]`, `priorities[j, step, i]`, `layer_of[first[j] + place]`, `buckets[j, b]`."""
 
     layers: Any
     priorities: Any
@@ -31,7 +31,9 @@ class Tables:
     places: int
 
 
-def build_tables(scenario: Scenario, jobs: list[Job], models: list[ModelProfile], rule: PriorityRule) -> Tables:
+def build_tables(
+    scenario: Scenario, jobs: list[Job], models: list[ModelProfile], rule: PriorityRule
+) -> Tables:
     """Cut every model into chunks of one packet each, in the order of release: last layer first."""
     most = max(len(model.layers) for model in models)
     layers = new_records((len(jobs), most), LAYER)
@@ -45,15 +47,17 @@ def build_tables(scenario: Scenario, jobs: list[Job], models: list[ModelProfile]
         backward = model.backward_ns(job.flop_rate, job.batch)
         first.append(sum(len(part) for part in layer_of))
         place = 0
-        for l in range(len(model.layers) - 1, -1, -1):
-            record = layers[j, l]
-            record.forward_ns, record.backward_ns = forward[l], backward[l]
-            record.chunks = max(1, math.ceil(model.layers[l].gradient_bytes / payload_bytes))
+        for layer in range(len(model.layers) - 1, -1, -1):
+            record = layers[j, layer]
+            record.forward_ns, record.backward_ns = forward[layer], backward[layer]
+            record.chunks = max(1, math.ceil(model.layers[layer].gradient_bytes / payload_bytes))
             record.first = place
             place += int(record.chunks)
-            layer_of.append(np.full(record.chunks, l, dtype=np.int16))
+            layer_of.append(np.full(record.chunks, layer, dtype=np.int16))
         chunks.append(place)
-        _fill_priorities(scenario, job, sum(forward) + sum(backward), place, len(model.layers), rule, priorities[j])
+        _fill_priorities(
+            scenario, job, sum(forward) + sum(backward), place, len(model.layers), rule, priorities[j]
+        )
     buckets, counts, flows, places = _build_buckets(scenario, jobs, models, layers)
     return Tables(layers, priorities, np.concatenate(layer_of), first, chunks, buckets, counts, flows, places)
 
@@ -67,8 +71,8 @@ def _fill_priorities(
     for step in range(PRIORITY_STEPS):
         left = job.iterations * (1 - step / PRIORITY_STEPS)
         remaining_s = left * max(comm_s, compute_s)
-        for l in range(layers):
-            table[step, l] = rule(remaining_s, comm_s / compute_s, l, layers)
+        for layer in range(layers):
+            table[step, layer] = rule(remaining_s, comm_s / compute_s, layer, layers)
 
 
 def _build_buckets(
@@ -82,15 +86,15 @@ def _build_buckets(
         row: list[tuple[int, int, int, int, int]] = []
         high = len(model.layers) - 1
         gathered_bytes, gathered_chunks, flow, place = 0, 0, 0, 0
-        for l in range(high, -1, -1):
-            gathered_bytes += model.layers[l].gradient_bytes
-            gathered_chunks += int(layers[j, l].chunks)
-            if gathered_bytes >= scenario.transport.bucket or l == 0:
+        for layer in range(high, -1, -1):
+            gathered_bytes += model.layers[layer].gradient_bytes
+            gathered_chunks += int(layers[j, layer].chunks)
+            if gathered_bytes >= scenario.transport.bucket or layer == 0:
                 packets = math.ceil(gathered_chunks / job.workers)
-                row.append((flow, packets, place, l, high))
+                row.append((flow, packets, place, layer, high))
                 flow += max(1, 2 * (job.workers - 1)) * packets
                 place += job.workers * packets
-                high, gathered_bytes, gathered_chunks = l - 1, 0, 0
+                high, gathered_bytes, gathered_chunks = layer - 1, 0, 0
         rows.append(row)
         flows.append(flow)
         places = max(places, place)

@@ -55,13 +55,15 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
     for number, job in enumerate(jobs):
         if job.workers > worker_hosts_total:
             raise UserError(
-                f"has {job.workers} workers, but there are only {worker_hosts_total} hosts", place=f"job {job.name!r}"
+                f"has {job.workers} workers, but there are only {worker_hosts_total} hosts",
+                place=f"job {job.name!r}",
             )
         if job.hosts is not None:
             for host in job.hosts:
                 if not 0 <= host < worker_hosts_total:
                     raise UserError(
-                        f"host {host} does not exist; hosts are 0..{worker_hosts_total - 1}", place=f"job {job.name!r}"
+                        f"host {host} does not exist; hosts are 0..{worker_hosts_total - 1}",
+                        place=f"job {job.name!r}",
                     )
             worker_hosts.append(list(job.hosts))
         else:
@@ -110,7 +112,15 @@ def build_links(scenario: Scenario, place: Place, ring: int) -> Links:
             for d in range(DETOURS):
                 record = state[place.links + DETOURS * node + d]
                 delay_ns = scenario.faults.reorder_delay * 3**d
-                _set(record, 0.0, delay_ns, None, None, node if node < place.hosts else node - place.hosts, False)
+                _set(
+                    record,
+                    0.0,
+                    delay_ns,
+                    None,
+                    None,
+                    node if node < place.hosts else node - place.hosts,
+                    False,
+                )
                 record.to_switch = int(node >= place.hosts)
                 record.detour = -1
     return Links(

@@ -88,7 +88,8 @@ LAYER = np.dtype(
     align=True,
 )
 BUCKET = np.dtype(
-    [("first", "i8"), ("packets", "i8"), ("place", "i8"), ("layer_low", "i4"), ("layer_high", "i4")], align=True
+    [("first", "i8"), ("packets", "i8"), ("place", "i8"), ("layer_low", "i4"), ("layer_high", "i4")],
+    align=True,
 )
 """Ring only: first flow number, packets a segment, first buffer place, and the layers it covers."""
 ENDPOINT = np.dtype([("host", "i4"), ("leaf", "i4")], align=True)
