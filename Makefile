@@ -35,5 +35,19 @@ format: $(STAMP)
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
+demo: $(STAMP)
+	$(BIN)/paceline simulate examples/simulate/quick.toml --html out/demo.html
+	@echo
+	@echo "The report, to be opened in a browser: $(CURDIR)/out/demo.html"
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.simulator
+
+exactness: $(STAMP)
+	$(BIN)/python -m tests.properties.exactness --seeds 200
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.dataplane.fuzz --packets 1000000
+
 clean:
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache

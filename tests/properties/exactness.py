@@ -80,9 +80,10 @@ def _row(policy: str, topology: str, seeds: Iterable[int]) -> tuple[str, list[st
         resent += result.transport["resent"]
         if reason := what_is_wrong(result):
             wrong.append(f"{policy}, {topology}, seed {seed}: {reason}")
+    seconds = time.perf_counter() - started
     text = (
         f"{policy:<15} {topology:<10} {runs:>5} {runs - len(wrong):>6} {checked:>11,} {lost:>8,} "
-        f"{duplicated:>10,} {reordered:>9,} {preempted:>11,} {resent:>9,} {time.perf_counter() - started:>6.1f} s"
+        f"{duplicated:>10,} {reordered:>9,} {preempted:>11,} {resent:>9,} {seconds:>6.1f} s"
     )
     return text, wrong
 

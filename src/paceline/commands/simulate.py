@@ -125,10 +125,12 @@ def _check_scenario(path: Path, scenario: "Scenario", names: list[str], override
     """Build every run before the first starts: what does not fit is told at once, with its line."""
     from paceline.errors import UserError
     from paceline.sim.build import build
+    from paceline.sim.models import profile
     from paceline.sim.priority import priority
 
     for number, job in enumerate(scenario.job):
         try:
+            profile(job.model)
             job.profile(scenario.network.rate)
         except UserError as error:
             raise _located(path, overrides, ("job", number, "model"), error.message) from None

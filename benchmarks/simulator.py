@@ -1,0 +1,155 @@
+"""How fast the packet simulator is: forwarded packets a second, beside ns-3's on the same star, in one run.
+
+A star of 64 hosts at 100 Gbit/s with packets of 1000 bytes (header and payload), one job over all hosts,
+memory enough: the full protocol runs, with windows, timers, aggregation and congestion control. Warm, on one
+core, the best of three. ns-3 forwards packets of the same size through its UDP/IP stack (`benchmarks.ns3`);
+where it is not installed its figures are null.
+
+    python -m benchmarks.simulator [--json FILE|-] [--hosts 64] [--startup]
+
+`--startup` also measures, in processes of their own, the first run of `paceline simulate` with nothing
+compiled yet and the second run after it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ns3
+from paceline.dataplane.wire import HEADER_BYTES
+from paceline.sim.results import RunResult
+from paceline.sim.scenario import Scenario
+from paceline.sim.simulate import simulate
+
+PACKET_BYTES = 1000
+POLICIES = ("esa", "atp", "switchml")
+ROUNDS = 3
+NS3_PACKETS = 200_000
+SIZE_BYTES = 16_000_000
+_EXAMPLE = Path(__file__).resolve().parent.parent / "examples/simulate/quick.toml"
+
+
+def star(hosts: int, size_bytes: int) -> Scenario:
+    """One job over all hosts of a star, two iterations, memory for every window."""
+    return Scenario.model_validate(
+        {
+            "name": f"star of {hosts}",
+            "network": {
+                "rate": "100 Gbit/s",
+                "hosts": hosts,
+                "elements": (PACKET_BYTES - HEADER_BYTES) // 4,
+            },
+            "switch": {"slots": 4096},
+            "job": [{"workers": hosts, "iterations": 2, "size": size_bytes, "layers": 4}],
+        }
+    )
+
+
+def measure(hosts: int) -> dict[str, Any]:
+    """Our figures by policy, ns-3's, and the ratio."""
+    rows = {policy: _best(hosts, policy) for policy in POLICIES}
+    peer = ns3.measure(hosts=hosts, packets=NS3_PACKETS)
+    ours = rows["esa"]["packets_per_s"]
+    udp = peer["udp"]["packets_per_s"] if peer else None
+    bare = peer["bare"]["packets_per_s"] if peer else None
+    return {
+        "hosts": hosts,
+        "packet_bytes": PACKET_BYTES,
+        "packets_per_s": ours,
+        "events_per_s": rows["esa"]["events_per_s"],
+        "ns3_packets_per_s": udp,
+        "ratio_to_ns3": ours / udp if udp else None,
+        "ns3_bare_packets_per_s": bare,
+        "ratio_to_ns3_bare": ours / bare if bare else None,
+        "policies": rows,
+    }
+
+
+def _best(hosts: int, policy: str) -> dict[str, Any]:
+    _finished(simulate(star(hosts, 100_000), policy))
+    scenario = star(hosts, SIZE_BYTES)
+    runs = [_finished(simulate(scenario, policy)) for _ in range(ROUNDS)]
+    best = min(runs, key=lambda run: run.wall_s)
+    return {
+        "packets_per_s": best.packets / best.wall_s,
+        "events_per_s": best.events / best.wall_s,
+        "packets": best.packets,
+        "events": best.events,
+        "wall_s": best.wall_s,
+        "simulated_s": best.makespan_s,
+    }
+
+
+def _finished(result: RunResult) -> RunResult:
+    if result.failed:
+        raise RuntimeError(f"{result.policy} did not finish: {result.failed}")
+    return result
+
+
+def measure_startup() -> dict[str, float]:
+    """Seconds of a whole `paceline simulate` process: with nothing compiled, and with everything."""
+    code = "from paceline.cli import main; main()"
+    command = [sys.executable, "-c", code, "simulate", str(_EXAMPLE), "--policy", "esa", "--json", os.devnull]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PACELINE_CACHE": folder}
+        seconds = []
+        for _ in range(2):
+            started = time.perf_counter()
+            subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
+            seconds.append(time.perf_counter() - started)
+    return {"cold_start_s": seconds[0], "warm_start_s": seconds[1]}
+
+
+def show(figures: dict[str, Any]) -> None:
+    """The figures as lines for people."""
+    print(
+        f"star of {figures['hosts']}, packets of {figures['packet_bytes']} bytes, one core, best of {ROUNDS}"
+    )
+    for policy, row in figures["policies"].items():
+        packets, events = row["packets_per_s"] / 1e6, row["events_per_s"] / 1e6
+        print(f"  {policy:<10} {packets:6.2f} M forwarded packets/s {events:6.2f} M events/s")
+    if figures["ns3_packets_per_s"] is None:
+        print("  ns-3       not measured here")
+    else:
+        for name, key, ratio in (
+            ("ns-3 udp", "ns3_packets_per_s", "ratio_to_ns3"),
+            ("ns-3 bare", "ns3_bare_packets_per_s", "ratio_to_ns3_bare"),
+        ):
+            rate = figures[key] / 1e6
+            print(
+                f"  {name:<10} {rate:6.3f} M forwarded packets/s; esa is {figures[ratio]:.0f} times as fast"
+            )
+    if "cold_start_s" in figures:
+        cold, warm = figures["cold_start_s"], figures["warm_start_s"]
+        print(f"  paceline simulate: {cold:.1f} s with nothing compiled, {warm:.1f} s after that")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Forwarded packets a second of the simulator, and of ns-3.")
+    parser.add_argument("--json", metavar="FILE|-", help="write the figures as JSON; - is stdout, alone")
+    parser.add_argument("--hosts", type=int, default=64, help="of the star, 2 to 64")
+    parser.add_argument(
+        "--startup", action="store_true", help="measure the command's cold and warm start too"
+    )
+    options = parser.parse_args()
+    if not 2 <= options.hosts <= 64:
+        parser.error("a star has 2 to 64 hosts")
+    figures = measure(options.hosts)
+    if options.startup:
+        figures |= measure_startup()
+    if options.json == "-":
+        print(json.dumps(figures, indent=1))
+        return
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    show(figures)
+
+
+if __name__ == "__main__":
+    main()
