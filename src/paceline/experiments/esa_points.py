@@ -10,8 +10,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
-from paceline.sim.scenario import POLICIES, Scenario
+from paceline.sim.scenario import POLICIES, Network, Scenario
 from paceline.sim.simulate import simulate
 
 RATE_BPS = 100e9
@@ -23,11 +22,12 @@ MIXES = ("communication-heavy", "computation-heavy", "mixed")
 Settings = dict[str, dict[str, Any]]
 
 
+NETWORK = Network.model_validate({"rate": RATE_BPS, "delay": DELAY_NS * 1e-9, "elements": ELEMENTS})
+
+
 def bdp_slots() -> int:
-    """Packets that one job keeps in flight at full rate: up to the switch, to the server, and back."""
-    packet_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * ELEMENTS
-    round_trip_s = 4 * (DELAY_NS * 1e-9 + packet_bytes * 8 / RATE_BPS)
-    return round(RATE_BPS * round_trip_s / 8 / packet_bytes)
+    """Aggregators that one job needs to run at full rate, in a bandwidth-delay product."""
+    return NETWORK.bdp_packets()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Point:
         return Scenario.model_validate(
             {
                 "horizon": "2",
-                "network": {"rate": RATE_BPS, "delay": DELAY_NS * 1e-9, "elements": ELEMENTS},
+                "network": NETWORK,
                 "switch": {"slots": self.slots, **settings.get("switch", {})},
                 "transport": settings.get("transport", {}),
                 "custodians": settings.get("custodians", {}),

@@ -59,7 +59,7 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Si
     with_custodians = policy not in ("ring", "switchml")
     hosted = with_custodians and scenario.custodians.placement == "workers"
     dedicated = scenario.custodians.per_job if with_custodians and not hosted else 0
-    window = scenario.transport.window
+    window = scenario.transport.window or scenario.network.bdp_packets()
     pool = 0
     span = 1 << max(4, (2 * window - 1).bit_length())
     if policy == "switchml":
@@ -269,12 +269,12 @@ def _fill_worker(
     sender.pool = int(sizes.pool > 0)
     sender.flush = int(not sizes.pool and not ring)
     sender.adaptive = int(transport.adaptive and not sizes.pool)
-    sender.window_max = float(sizes.pool or transport.window)
+    sender.window_max = float(sizes.pool or transport.window or 1)
     sender.window_min = min(float(transport.window_min), sender.window_max)
     sender.rto_min_ns, sender.rto_max_ns = transport.rto_min, transport.rto_max
     sender.reorder_chunks, sender.reorder_rtts = transport.reorder_chunks, transport.reorder_rtts
     sender.resends_max = transport.resends_max
-    start(setup.world.senders, i, float(transport.window_start or transport.window), transport.rto_start)
+    start(setup.world.senders, i, float(transport.window_start or sender.window_max), transport.rto_start)
 
 
 def _fill_custodian(setup: Setup, k: int, j: int, number: int, fan_in: dict[int, int]) -> None:

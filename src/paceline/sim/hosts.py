@@ -6,7 +6,6 @@ layers near the input are released last and needed first. Chunks are numbered in
 without end: chunk = iteration * chunks + place.
 """
 
-
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.bits import mix

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from paceline.config.toml import Section, load
 from paceline.config.units import Rate, Size, TimeNs
 from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
+from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
 from paceline.sim.faults import Faults
 from paceline.sim.models import (
@@ -52,6 +53,13 @@ class Network(Section):
     placement: Literal["packed", "spread"] = "packed"
     """Workers of a job side by side, or dealt out over the leaves."""
 
+    def bdp_packets(self) -> int:
+        """Packets that a job keeps in flight at full rate: to the switch, to a server, and back."""
+        packet_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * self.elements
+        links = 4 if self.topology == "star" else 8
+        round_trip_s = links * (self.delay * 1e-9 + packet_bytes * 8 / self.rate)
+        return max(1, round(self.rate * round_trip_s / 8 / packet_bytes))
+
 
 class SwitchMemory(Section):
     """The aggregators of each switch."""
@@ -66,8 +74,9 @@ class SwitchMemory(Section):
 class Transport(Section):
     """Sending side; see `dataplane/sender.py`."""
 
-    window: Count = 256
-    """Packets without a result; under SwitchML also the most that a pool gets."""
+    window: Count | None = None
+    """Packets without a result; under SwitchML the most that a pool gets. By default what suits the network:
+    a bandwidth-delay product (four for ring and ps, all that the pool has under SwitchML)."""
     window_min: Count = 8
     window_start: Count | None = None
     adaptive: bool = True
@@ -89,7 +98,7 @@ class Custodians(Section):
 
     placement: Literal["dedicated", "workers"] = "dedicated"
     per_job: Annotated[int, Field(ge=1, le=64)] = 1
-    patience: TimeNs = 50_000
+    patience: TimeNs = 20_000
     """A partial sum that waits longer is asked for: reminder, then pull, with back-off."""
     patience_max: TimeNs = 10_000_000
 
@@ -179,6 +188,12 @@ class Scenario(Section):
                 overrides = getattr(given, section)
                 values |= {key: getattr(overrides, key) for key in overrides.model_fields_set}
             update[section] = current.model_copy(update=values)
+        transport = update["transport"]
+        assert isinstance(transport, Transport)
+        if transport.window is None:
+            shares = {"ring": 4, "ps": 4, "switchml": 1024}
+            window = max(transport.window_min, shares.get(name, 1) * self.network.bdp_packets())
+            update["transport"] = transport.model_copy(update={"window": window})
         return self.model_copy(update=update)
 
     def expanded_jobs(self) -> list[Job]:
@@ -199,7 +214,10 @@ class Scenario(Section):
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "switchml": {"transport": {"adaptive": False}},
-    "ps": {"custodians": {"placement": "workers"}},
+    "ps": {
+        "transport": {"reorder_chunks": 64, "reorder_rtts": 2.0},
+        "custodians": {"placement": "workers"},
+    },
 }
 """Best settings by policy, where they differ from the defaults above."""
 

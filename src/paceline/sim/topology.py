@@ -52,7 +52,7 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
     worker_hosts: list[list[int]] = []
     custodian_hosts: list[list[int]] = []
     turn = 0
-    for number, job in enumerate(jobs):
+    for job in jobs:
         if job.workers > worker_hosts_total:
             raise UserError(
                 f"has {job.workers} workers, but there are only {worker_hosts_total} hosts",
@@ -76,9 +76,10 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
                     f"has {members} workers under one switch; a mask holds 64", place=f"job {job.name!r}"
                 )
         extra = []
-        for _ in range(dedicated):
+        for c in range(dedicated):
+            # Under a leaf of the job's own: what it sends to the job must meet the job's switch.
             extra.append(len(leaf_of_host))
-            leaf_of_host.append(leaf_of_host[worker_hosts[-1][0]] if star else number % leaves)
+            leaf_of_host.append(leaf_of_host[worker_hosts[-1][c % job.workers]])
         custodian_hosts.append(extra)
     uppers = 0 if star else network.uppers
     return Place(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
