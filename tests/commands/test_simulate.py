@@ -84,6 +84,22 @@ def test_the_table_has_a_row_for_each_policy_and_the_jobs_times(
     assert "\x1b" not in streams.err
 
 
+def test_a_narrow_terminal_gets_the_table_in_two_parts_and_every_figure_whole(
+    monkeypatch: Patch, capsys: Captured, small: str
+) -> None:
+    from rich.console import Console
+
+    monkeypatch.setattr(Console, "is_terminal", property(lambda _: True))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    assert run(monkeypatch, small, "--policy", "all", "--check") == 0
+    out = capsys.readouterr().out
+    assert "In the switches:" in out
+    assert "…" not in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert len([line for line in out.splitlines() if line.startswith("switchml ")]) == 2
+
+
 def test_without_check_nothing_is_said_about_exactness(
     monkeypatch: Patch, capsys: Captured, small: str
 ) -> None:

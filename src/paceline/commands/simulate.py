@@ -32,6 +32,9 @@ Examples:
   paceline simulate examples/simulate/leaf-spine.toml --set "network.rate=25 Gbit/s" --json -
 """
 JOBS_SHOWN_MAX = 16
+WIDE = 132
+"""Columns of a terminal that holds the whole table; a narrower one gets it in two parts."""
+SWITCH_COLUMNS = ("memory used", "completions", "preemptions", "fallbacks", "reminders")
 _JOB_PLACE = re.compile(r"^job '(.*)'$")
 
 
@@ -230,11 +233,19 @@ def _show(results: "list[RunResult]", html: Path | None) -> None:
     best_s = report.best_jct_s(results)
     checked = any(result.exact is not None for result in results)
     rows = [report.row(result, best_s) for result in results]
-    last = len(report.COLUMNS) if checked else -1
-    _table(console, report.COLUMNS[:last], [row[:last] for row in rows])
+    shown = [name for name in report.COLUMNS if checked or name != "exact"]
+    if console.width >= WIDE:
+        _table(console, shown, _chosen(report.COLUMNS, rows, shown))
+    else:
+        outcome = [name for name in shown if name not in SWITCH_COLUMNS]
+        _table(console, outcome, _chosen(report.COLUMNS, rows, outcome))
+        console.print("\nIn the switches:", style="bold")
+        _table(
+            console, ["policy", *SWITCH_COLUMNS], _chosen(report.COLUMNS, rows, ["policy", *SWITCH_COLUMNS])
+        )
     if len(results[0].jobs) <= JOBS_SHOWN_MAX:
         console.print("\nCompletion time of each job:", style="bold")
-        _table(console, ("job", *(result.policy for result in results)), report.job_rows(results))
+        _table(console, ["job", *(result.policy for result in results)], report.job_rows(results))
     for result in results:
         if result.failed:
             console.print(f"\n{result.policy} failed: {result.failed}", style="red", markup=False)
@@ -246,13 +257,17 @@ def _show(results: "list[RunResult]", html: Path | None) -> None:
         console.print(f"\npage: {html}", markup=False, soft_wrap=True)
 
 
-def _table(console: Any, columns: tuple[str, ...], rows: list[list[str]]) -> None:
+def _chosen(columns: tuple[str, ...], rows: list[list[str]], names: list[str]) -> list[list[str]]:
+    return [[row[columns.index(name)] for name in names] for row in rows]
+
+
+def _table(console: Any, columns: list[str], rows: list[list[str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(escape(column), justify="left" if i == 0 else "right")
+        table.add_column(escape(column), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)

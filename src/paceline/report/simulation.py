@@ -138,13 +138,12 @@ def _verdict(results: Sequence[RunResult]) -> str:
     )
     if not finished:
         return "No policy finished all jobs."
-    best = finished[0]
-    text = f"Jobs finish soonest under {best.policy}: {seconds(best.avg_jct_s)} on average"
-    others = [
-        f"{r.policy} takes {(r.avg_jct_s or 0) / (best.avg_jct_s or 1):.2f} times as long"
-        for r in finished[1:]
-    ]
-    return f"{'; '.join([text, *others])}."
+    best_s = finished[0].avg_jct_s or 1.0
+    parts = [f"Jobs finish soonest under {finished[0].policy}: {seconds(best_s)} on average"]
+    for result in finished[1:]:
+        ratio = (result.avg_jct_s or 0.0) / best_s
+        parts.append(f"{result.policy} takes {f'{ratio:.2f} times' if ratio >= 1.005 else 'about'} as long")
+    return f"{'; '.join(parts)}."
 
 
 def _completion_figure(results: Sequence[RunResult]) -> Any:
