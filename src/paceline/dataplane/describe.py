@@ -1,0 +1,220 @@
+"""The generated parts of docs/protocol.md: layouts, names and state tables, read from the code.
+
+    python -m paceline.dataplane.describe [PAGE ...]
+
+rewrites the parts between markers in each page, or prints them all. What the code cannot say for itself (what
+a field means, which changes of state there are) is said here, next to the check that nothing is left out; the
+tests hold the changes of state to those seen in running networks.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paceline.dataplane import custodian, memory, sender, switch, wire
+
+FIELD_MEANINGS = {
+    "magic": f"`{wire.MAGIC:#06x}`",
+    "version": f"{wire.VERSION}",
+    "kind": "the message, below",
+    "flag": "bits, below",
+    "priority": "ESA: 1..255, higher takes; 0 never takes an aggregator",
+    "job": "who it belongs to",
+    "chunk": "which chunk of the job, numbered without end; below 2^62",
+    "epoch": "generation of the job's membership; older ones are dropped",
+    "count": f"integers in the payload, 0..{wire.MAX_ELEMENTS}",
+    "index": "aggregator to use, chosen by the sender (SwitchML: place in the job's pool)",
+    "mask": "contributions inside: workers of a rack at level 1, racks at level 2; of a pull, who is missing",
+    "fan_in": f"contributions that complete level 1 in this rack, 1..{wire.CONTRIBUTORS_MAX}",
+    "fan_in_upper": f"racks that complete level 2, 1..{wire.CONTRIBUTORS_MAX}; 1 if the job has one rack",
+    "rack": "the rack it comes from",
+    "level": "1: workers are being summed; 2: racks",
+    "worker": "the sending worker, or the one a result is for",
+    "custodian": "endpoint of the job that keeps this chunk",
+    "share": "micro-batches inside, for takeover; not used yet",
+    "owner": "whose micro-batches they are; not used yet",
+    "exponent": "block exponent of the payload",
+    "offer": "with `collision`, in a result: the aggregator to use from now on in this place of the window",
+    "tag": "room for an authentication tag; zero so far",
+}
+KIND_PATHS = {
+    wire.GRADIENT: ("worker, rack switch", "switch", "yes"),
+    wire.PARTIAL: ("switch", "custodian", "yes"),
+    wire.RESULT: ("switch or custodian", "every worker, or one", "yes"),
+    wire.REMINDER: ("custodian", "switch", "no"),
+    wire.PULL: ("custodian", "workers in its mask", "no"),
+    wire.ANSWER: ("worker", "custodian", "yes"),
+    wire.QUERY: ("worker", "custodian", "no"),
+    wire.ACK: ("host", "host", "no"),
+}
+ERROR_RULES = (
+    "a header",
+    f"fewer than {wire.HEADER_BYTES} bytes, or fewer than were announced",
+    "not ours",
+    "another version",
+    f"kind outside {wire.GRADIENT}..{wire.ACK}",
+    "a flag that does not exist",
+    f"more than {wire.MAX_ELEMENTS} elements",
+    f"length is not {wire.HEADER_BYTES} + 4 x count",
+    f"a fan-in outside 1..{wire.CONTRIBUTORS_MAX}",
+    f"rack from {wire.CONTRIBUTORS_MAX} on, or a level other than 1 and 2",
+    "a gradient or partial that holds nothing",
+    "chunk from 2^62 on",
+)
+VERDICT_MEANINGS = (
+    "nothing leaves",
+    "to endpoint `custodian` of the job",
+    "to the upper switch",
+    "to every member of the job below this switch",
+    "to endpoint `worker` of the job",
+    "to the rack switch `rack`",
+    "refused, and counted under its reason",
+)
+SWITCH_COUNTER_MEANINGS = (
+    "sums over all of a level that left",
+    "aggregators taken from another chunk",
+    "packets that found no place and went on to their custodian",
+    "partial sums given out to a reminder",
+    "holders whose priority was halved by a failed try",
+    "contributions that were already inside",
+    "partial sums given out to a resend",
+    "job not admitted here",
+    "epoch older than the job's",
+    "index outside the memory, or outside the job's pool",
+    "SwitchML: older than the chunk in its place",
+    "SwitchML: the aggregation program is gone",
+    "level above this switch's, or (SwitchML) another level",
+    "a gradient without a contribution",
+)
+CUSTODIAN_COUNTER_MEANINGS = (
+    "partials merged",
+    "partials dropped whole: they overlap what is counted",
+    "packets for a chunk whose place has a later one",
+    "results made here",
+    "results given again",
+    "reminders sent",
+    "pulls sent",
+    "another job's, another kind, an impossible rack or fan-in, or an empty mask",
+    "results made by a switch and kept here",
+)
+AGGREGATOR_CHANGES = (
+    ("empty", "filling", "a first contribution is stored"),
+    (
+        "empty",
+        "held",
+        "the first contribution is all of its level, and the policy holds (ATP; a SwitchML rack)",
+    ),
+    ("empty", "answered", "SwitchML: the same, at the top level"),
+    (
+        "filling",
+        "empty",
+        "complete (ESA); or given out to a resend or a reminder; or its result passed; or its job left",
+    ),
+    ("filling", "held", "complete: ATP waits for the parameter packet, a SwitchML rack for the upper switch"),
+    ("filling", "answered", "SwitchML: complete at the top level"),
+    ("held", "empty", "the result passed; or given out to a resend; or its job left"),
+    ("held", "filling", "ATP: stale, and taken; SwitchML: a later round began"),
+    ("held", "answered", "SwitchML: the upper switch's result passed through the rack"),
+    ("answered", "filling", "SwitchML: the next round of this set began"),
+    ("answered", "held", "SwitchML: the same, in a rack with one worker of the job"),
+    ("answered", "empty", "SwitchML: the job left"),
+)
+FLIGHT_CHANGES = (
+    ("idle", "sent", "stream: window and span allow the next chunk"),
+    ("idle", "queued", "pool: the place's next chunk was released"),
+    ("queued", "sent", "pool: its turn came"),
+    ("sent", "lost", "its timer ran out; or later results overtook it (streams); or a custodian pulls it"),
+    ("lost", "sent", "sent again, with the flush flag where there are custodians"),
+    ("sent", "done", "stream: its result came, an older one is missing"),
+    ("sent", "idle", "its result came, and nothing older is missing; pool: nothing to follow yet"),
+    ("sent", "queued", "pool: its result came, and the chunk that follows is released"),
+    ("done", "idle", "stream: the older results have come"),
+    ("lost", "done", "stream: the result came before the resend; an older one is missing"),
+    ("lost", "idle", "the same, and nothing older is missing; pool: nothing to follow yet"),
+    ("lost", "queued", "pool: the same, and the chunk that follows is released"),
+)
+CHUNK_CHANGES = (
+    ("absent", "open", "a first partial"),
+    ("absent", "done", "a partial that is complete by itself; an answer; a result made by a switch"),
+    ("open", "done", "the last contribution; an answer; a result made by a switch"),
+    ("done", "open", "a partial of the chunk one ring further took the place"),
+)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [list(head), ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _layout() -> str:
+    assert set(FIELD_MEANINGS) == set(wire.FIELD_NAMES)
+    rows = []
+    for name in wire.FIELD_NAMES:
+        kind, offset = wire.WIRE.fields[name][:2]  # type: ignore[index]
+        signed = "signed" if kind.kind == "i" else "unsigned"
+        rows.append((offset, kind.itemsize, f"`{name}`", signed, FIELD_MEANINGS[name]))
+    return table(("offset", "bytes", "field", "", "meaning"), rows)
+
+
+def _named(names: Mapping[int, str], paths: Mapping[int, tuple[str, str, str]] | None = None) -> str:
+    rows: list[tuple[object, ...]] = []
+    for code, text in names.items():
+        name, meaning = text.split(": ", 1)
+        rows.append((code, f"**{name}**", *(paths[code] if paths else ()), meaning))
+    return table(("code", "name", *(("from", "to", "payload") if paths else ()), "meaning"), rows)
+
+
+def _numbered(names: Sequence[str], meanings: Sequence[str], title: str) -> str:
+    assert len(names) == len(meanings), title
+    rows = [(i, f"`{name}`", meanings[i]) for i, name in enumerate(names)]
+    return table(("code", title, "meaning"), rows)
+
+
+def _changes(names: Sequence[str], changes: Sequence[tuple[str, str, str]], record: np.dtype[np.void]) -> str:
+    assert {name for change in changes for name in change[:2]} == set(names)
+    assert record.names is not None
+    states = ", ".join(f"`{name}` {code}" for code, name in enumerate(names))
+    fields = ", ".join(f"`{name}`" for name in record.names)
+    tabled = table(("from", "to", "when"), changes)
+    return f"States: {states}. A record of {record.itemsize} bytes: {fields}.\n\n{tabled}"
+
+
+def sections() -> dict[str, str]:
+    """Every generated part, by the name in its marker."""
+    return {
+        "header": _layout(),
+        "kinds": _named(wire.KIND_NAMES, KIND_PATHS),
+        "flags": _named(wire.FLAG_NAMES),
+        "decode errors": _numbered(wire.ERROR_NAMES, ERROR_RULES, "error"),
+        "verdicts": _numbered(switch.VERDICT_NAMES, VERDICT_MEANINGS, "verdict"),
+        "switch counters": _numbered(switch.COUNTER_NAMES, SWITCH_COUNTER_MEANINGS, "counter"),
+        "custodian counters": _numbered(custodian.COUNTER_NAMES, CUSTODIAN_COUNTER_MEANINGS, "counter"),
+        "aggregator states": _changes(memory.STATE_NAMES, AGGREGATOR_CHANGES, memory.AGGREGATOR),
+        "flight states": _changes(sender.FLIGHT_STATES, FLIGHT_CHANGES, sender.FLIGHT),
+        "chunk states": _changes(custodian.CHUNK_STATES, CHUNK_CHANGES, custodian.CUSTODY),
+        "policies": ", ".join(f"`{name}` ({code})" for name, code in memory.POLICIES.items()) + ".",
+    }
+
+
+def rewritten(page: str, parts: Mapping[str, str]) -> str:
+    """The page with every generated part renewed; a marker without a part is a `KeyError`."""
+    marked = re.compile(r"(<!-- generated: ([^\n]*?) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+    return marked.sub(lambda match: f"{match[1]}\n{parts[match[2]]}\n\n{match[3]}", page)
+
+
+def main(pages: Sequence[str], parts: Mapping[str, str]) -> None:
+    """Rewrite each page, or print all parts if there is none."""
+    for name in pages:
+        path = Path(name)
+        path.write_text(rewritten(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
+    if not pages:
+        for name, text in parts.items():
+            print(f"## {name}\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], sections())
