@@ -13,7 +13,7 @@ from paceline.schedule.jobs import Job
 @st.composite
 def clusters(draw: st.DrawFn, largest: int = 5) -> Cluster:
     sizes = draw(st.lists(st.integers(1, largest), min_size=1, max_size=4))
-    racks = draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(sizes), max_size=len(sizes)))
+    racks = draw(st.lists(st.sampled_from(["a", "b", "c"]), min_size=len(sizes), max_size=len(sizes)))
     memory = draw(st.sampled_from([None, SwitchMemory(slots=64, payload=256, round_trip=1e-5)]))
     servers = tuple(Server(f"s{i}", g, r) for i, (g, r) in enumerate(zip(sizes, racks, strict=True)))
     return Cluster(servers, intra_bps=draw(st.sampled_from([1e11, 1e13])), inter_bps=1e10, switch=memory)

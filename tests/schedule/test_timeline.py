@@ -96,6 +96,18 @@ def test_in_network_jobs_share_the_switch_memory() -> None:
     np.testing.assert_allclose(end, [30.0, 30.0])
 
 
+def test_jobs_over_several_racks_share_the_upper_switch() -> None:
+    # Three jobs over three racks, each rack with two of them: all three meet only in the upper switch.
+    memory = SwitchMemory(slots=1000, payload=1000, round_trip=1e-3)
+    servers = tuple(Server(rack, 2, rack) for rack in "abc")
+    cluster = Cluster(servers, intra_bps=1e15, inter_bps=80e9, switch=memory)
+    jobs = tuple(Job(name, 2, 10, 1_000_000_000, backward_s=1.0, exchange="in-network") for name in "xyz")
+    problem = Problem(cluster, jobs, replace(MODEL, alpha=0.0))
+    _, end = run(problem, [0, 1, 2], [[0, 2], [3, 4], [1, 5]], [0.0, 0.0, 0.0])
+    # A third of 1 GB/s each: 3 s an exchange.
+    np.testing.assert_allclose(end, [40.0, 40.0, 40.0])
+
+
 def test_a_gang_waits_for_its_last_gpu() -> None:
     jobs = (Job("a", 1, 5, backward_s=1.0), Job("b", 1, 9, backward_s=1.0), Job("c", 2, 1, backward_s=1.0))
     start, end = run(Problem(PAIR, jobs, MODEL), [0, 1, 2], [[0], [1], [0, 1]], [0.0, 0.0, 0.0])

@@ -134,7 +134,7 @@ def figure(schedule: Schedule) -> Any:
     title = f"{schedule.policy}: {len(problem.jobs)} jobs on {total} GPUs, a row a GPU"
     first = cluster.first_gpu
     chart.update_layout(
-        **figure_layout(title, f"time ({unit})", "", height=int(min(2400, max(320, 140 + 4.2 * total)))),
+        **figure_layout(title, f"time ({unit})", "", height=_height(total)),
         barmode="overlay",
         uniformtext={"minsize": 8, "mode": "hide"},
     )
@@ -151,6 +151,12 @@ def figure(schedule: Schedule) -> Any:
     for edge in first[1:-1] if len(first) <= 200 else ():
         chart.add_hline(y=float(edge) - 0.5, line_width=0.7, line_color="#9aa4b2")
     return chart
+
+
+def _height(gpus: int) -> int:
+    # Thick rows for a small cluster, thin ones for a large, and an end to it.
+    row = min(16.0, max(4.2, 520.0 / gpus))
+    return int(min(2400.0, 160.0 + row * gpus))
 
 
 def gpu_runs(server_of: Any, gpus: tuple[int, ...]) -> list[tuple[int, int]]:
