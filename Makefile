@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test check format bench exactness fuzz clean
+.PHONY: help demo test check format docs bench exactness fuzz clean
 
 help:
 	@echo "make demo       install into $(VENV), run a comparison of policies, write a report"
 	@echo "make test       install into $(VENV), then checks and tests"
 	@echo "make check      formatting, lint, types, import rules"
+	@echo "make docs       renew the generated parts of the pages in docs/"
 	@echo "make bench      speed as ratios against peers measured in the same run"
 	@echo "make exactness  the full seeded exactness run (the tests run a part of it)"
 	@echo "make fuzz       one million hostile packets through the interpreted core"
@@ -31,6 +32,10 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
+
+docs: $(STAMP)
+	$(BIN)/python -m paceline.dataplane.describe docs/protocol.md
+	$(BIN)/python -m paceline.sim.describe docs/simulating.md
 
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
