@@ -13,10 +13,10 @@ without a result and none further than `span` past the oldest [ATP: AIMD in pack
 out-of-order results]. A *pool* has one chunk in flight in each of `span` slots, and chunk p + span follows
 only the result of p, whatever the other slots do [SwitchML].
 
-Timers follow RFC 6298 (no sample from a chunk that was resent, exponential back-off per chunk). A stream
+Timers follow RFC 6298 (no sample from a chunk that was resent, exponential back-off for each of a chunk's time-outs). A stream
 also takes a chunk for lost when results at least `reorder_chunks` ahead of it have come and `reorder_rtts`
-round trips have passed since it was sent; each chunk is judged so once. A chunk resent more than
-`resends_max` times sets `failed`: a wait never lasts for ever.
+round trips have passed since it was sent; each chunk is judged so once. A chunk that timed out more
+than `resends_max` times sets `failed`: a wait never lasts for ever.
 """
 
 from typing import Any, NamedTuple
@@ -90,7 +90,15 @@ SENDER = np.dtype(
 )
 
 FLIGHT = np.dtype(
-    [("chunk", "i8"), ("sent_ns", "i8"), ("index", "i8"), ("resends", "i4"), ("state", "u1")], align=True
+    [
+        ("chunk", "i8"),
+        ("sent_ns", "i8"),
+        ("index", "i8"),
+        ("resends", "i4"),
+        ("backoff", "i4"),
+        ("state", "u1"),
+    ],
+    align=True,
 )
 
 
@@ -128,7 +136,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
         flight = senders.flights[i, k]
         flight.chunk = k - sender.span if sender.pool == 0 else k
         flight.state = IDLE
-        flight.resends = 0
+        flight.resends = flight.backoff = 0
         if sender.pool == 0:
             flight.index = mix(sender.job + 1, k) % max(1, sender.slots)
         else:
@@ -207,7 +215,7 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
             packet.flag = FLUSH
     else:
         flight.chunk = chunk
-        flight.resends = 0
+        flight.resends = flight.backoff = 0
         sender.unfinished += 1
         if sender.pool == 0:
             sender.next = chunk + 1
@@ -301,7 +309,7 @@ def _finish(senders: Senders, i: int, chunk: int) -> None:
     sender.highest_done = max(sender.highest_done, chunk)
     if sender.pool != 0:
         flight.chunk = chunk + sender.span
-        flight.resends = 0
+        flight.resends = flight.backoff = 0
         flight.state = IDLE
         if flight.chunk < sender.released:
             _make_ready(senders, i, k)
@@ -356,7 +364,8 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         if due_ns > now_ns:
             sender.timer_ns = min(sender.timer_ns, due_ns)
             continue
-        if flight.resends >= sender.resends_max:
+        flight.backoff += 1
+        if flight.backoff > sender.resends_max:
             sender.failed = 1
         _mark_lost(sender, flight)
         overdue += 1
@@ -388,7 +397,7 @@ def holds_result(senders: Senders, i: int, chunk: int) -> bool:
 
 @compiled
 def _due_ns(sender: Any, flight: Any) -> int:
-    return int(flight.sent_ns + min(sender.rto_ns << min(flight.resends, 10), sender.rto_max_ns))
+    return int(flight.sent_ns + min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns))
 
 
 @compiled

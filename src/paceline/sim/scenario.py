@@ -82,7 +82,7 @@ class Transport(Section):
     adaptive: bool = True
     """Halve the window on ECN and on losses (never under SwitchML)."""
     rto_min: TimeNs = 200_000
-    rto_max: TimeNs = 100_000_000
+    rto_max: TimeNs = 20_000_000
     rto_start: TimeNs = 2_000_000
     reorder_chunks: Count = 3
     reorder_rtts: Annotated[float, Field(ge=0)] = 0.0
