@@ -1,10 +1,13 @@
 """Runs against what can be worked out by hand, and against themselves."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paceline.dataplane import compiled as compiling
+from paceline.sim import simulate as simulating
 from paceline.sim import world as w
 from paceline.sim.build import build
 from paceline.sim.engine import ENDED, PAUSED, run
@@ -61,6 +64,16 @@ def test_a_ring_takes_its_share_of_twice_the_bytes(workers: int) -> None:
     result = simulate(scenario, "ring", check=True)
     assert result.exact
     assert result.avg_jct_s == pytest.approx(expected_s, rel=0.05)
+
+
+@pytest.mark.parametrize("window", [96, 512, 2048])
+def test_a_ring_sends_a_receipt_for_every_few_packets(window: int) -> None:
+    """However it is paced: by its window, or packet by packet as they come in."""
+    scenario = lone(8, 4_000_000, transport={"adaptive": False, "window": window})
+    result = simulate(scenario, "ring")
+    data = result.transport["sent"]
+    assert result.transport["resent"] == 0
+    assert result.packets - data == pytest.approx(data / scenario.transport.ack_every, rel=0.05)
 
 
 @pytest.mark.parametrize("workers", [2, 8])
@@ -196,6 +209,24 @@ def test_progress_grows_to_the_whole() -> None:
     assert seen
     assert {total for _, total in seen} == {12 * 64}
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_cold_start_is_announced_once_even_if_small_pieces_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setattr(simulating, "interpreted", lambda: False)
+    pieces = compiling.cache_folder() / "dataplane"
+    pieces.mkdir(parents=True)
+    (pieces / "sender.start-1.py311.nbi").touch()
+    monkeypatch.setattr(simulating, "_announced", False)
+    for _ in range(2):
+        simulating.announce_compilation()
+    assert capsys.readouterr().err.count("compiling the simulator") == 1
+    (pieces / "engine.run-1.py311.nbi").touch()
+    monkeypatch.setattr(simulating, "_announced", False)
+    simulating.announce_compilation()
+    assert capsys.readouterr().err == ""
 
 
 def test_jitter_is_drawn_anew_for_each_worker_and_iteration() -> None:

@@ -199,8 +199,7 @@ def pump(world: World, w: int, now_ns: int) -> None:
         for lane in range(width):
             pool.values[p, lane] = contribution(worker.job, worker.rank, packet.chunk, lane)
         post(world, host, p, -1)
-    if last >= 0:
-        # Nothing follows this packet for now: its receipt must not wait for more.
+    if last >= 0 and ring.wants_receipt(world, w, pool.packets[last].chunk):
         pool.packets[last].flag |= FLUSH
 
 

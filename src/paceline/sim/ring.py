@@ -95,6 +95,18 @@ def fill(world: World, w: int, p: int) -> None:
 
 
 @compiled_apart
+def wants_receipt(world: World, w: int, flow: int) -> bool:
+    """May nothing follow this packet for a while, so that its receipt must not wait for more packets?"""
+    sender = world.senders.state[w]
+    if sender.unfinished >= sender.window or sender.next >= sender.oldest + sender.span:
+        return True
+    if world.senders.flights[w, flow % sender.span].resends > 0:
+        return True
+    _, _, packets, _, k = _locate(world, world.workers[w].job, flow)
+    return bool(k == packets - 1)
+
+
+@compiled_apart
 def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
     """A packet of the ring: data from the predecessor or a receipt from the successor; True for news."""
     packet = world.pool.packets[p]

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from paceline.dataplane.compiled import is_cold
+from paceline.dataplane.compiled import cache_folder, interpreted
 from paceline.sim import world as w
 from paceline.sim.build import Setup, build
 from paceline.sim.engine import ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
@@ -20,7 +20,8 @@ _announced = False
 def announce_compilation() -> None:
     """Say once, on a cold start, why nothing seems to happen."""
     global _announced
-    if not _announced and is_cold():
+    # The event loop is what takes long; smaller pieces may have been compiled without it.
+    if not _announced and not interpreted() and not any(cache_folder().glob("**/engine.run-*.nbi")):
         print(
             "paceline: compiling the simulator, once (about half a minute) ...", file=sys.stderr, flush=True
         )
