@@ -45,7 +45,9 @@ def test_points_depend_on_their_seed_alone() -> None:
 
 
 def test_a_tiny_run_writes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sjf_bco, "QUICK", Size(seeds=2, sweep_seeds=1, exact_cases=2, evaluations=120))
+    monkeypatch.setattr(
+        sjf_bco, "QUICK", Size(seeds=2, kappa_seeds=2, sweep_seeds=1, exact_cases=2, evaluations=120)
+    )
     monkeypatch.setattr(sjf_bco, "SHARES", (0.15,))
     entries = sjf_bco.reproduce(tmp_path, quick=True, processes=1)
     written = json.loads((tmp_path / "summary.json").read_text())

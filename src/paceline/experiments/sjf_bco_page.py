@@ -306,8 +306,8 @@ def _conditions(page: Page, size: Size) -> None:
             " 0.05 slot, servers of 4, 8, 16 or 32 GPUs at random, lambda 1, T 1200.",
             "Ours: uniform draws, the unpublished constants named above, FA-FFP by the paper's prose, whole"
             " iterations a slot, the event-driven evaluation of equations (6)-(9) for every scheduler.",
-            f"Seeds 0 to {size.seeds - 1}; sweeps 0 to {size.sweep_seeds - 1}; bco-plus"
-            f" {size.evaluations} evaluations a case. Repeat: paceline reproduce sjf-bco --out DIR"
+            f"Seeds 0 to {size.seeds - 1}; kappa 0 to {size.kappa_seeds - 1};"
+            f" sweeps 0 to {size.sweep_seeds - 1}; bco-plus {size.evaluations} evaluations a case. Repeat: paceline reproduce sjf-bco --out DIR"
             " (--quick for the short form).",
         ]
     )
