@@ -307,7 +307,7 @@ def _conditions(page: Page, size: Size) -> None:
             "Ours: uniform draws, the unpublished constants named above, FA-FFP by the paper's prose, whole"
             " iterations a slot, the event-driven evaluation of equations (6)-(9) for every scheduler.",
             f"Seeds 0 to {size.seeds - 1}; kappa 0 to {size.kappa_seeds - 1};"
-            f" sweeps 0 to {size.sweep_seeds - 1}; bco-plus {size.evaluations} evaluations a case. Repeat: paceline reproduce sjf-bco --out DIR"
-            " (--quick for the short form).",
+            f" sweeps 0 to {size.sweep_seeds - 1}; bco-plus {size.evaluations} evaluations a case."
+            " Repeat: paceline reproduce sjf-bco --out DIR (--quick for the short form).",
         ]
     )
