@@ -80,7 +80,7 @@ def test_a_trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     [
         (["--cluster", CLUSTER], "plan: give either --jobs or --trace"),
         (["--cluster", "none.toml", "--jobs", JOBS], "none.toml: no such file"),
-        (["--cluster", CLUSTER, "--jobs", "{tmp}/large.csv"], "large.csv: job 'job0' asks for 99 GPUs"),
+        (["--cluster", CLUSTER, "--jobs", "{tmp}/large.csv"], "large.csv:2: job 'job0' asks for 99 GPUs"),
         (["--cluster", CLUSTER, "--jobs", "{tmp}/empty.csv"], "empty.csv: the list holds no jobs"),
         (["--cluster", CLUSTER, "--jobs", "{tmp}/negative.csv"], "negative.csv:2: gpus:"),
         (["--cluster", CLUSTER, "--jobs", "{tmp}/unknown.toml"], "unknown.toml:2: unknown key 'jobs.0.gpu'"),

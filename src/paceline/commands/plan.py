@@ -114,7 +114,7 @@ def _jobs(
     total = source.file.cluster().gpus_total
     if trace:
         return sources.read_trace_jobs(trace, total, seed, limit)
-    return sources.checked(sources.read_jobs(jobs), total, jobs)[:limit], []
+    return sources.checked(sources.read_jobs(jobs, total), total, jobs)[:limit], []
 
 
 def _names(given: list[str]) -> list[str]:

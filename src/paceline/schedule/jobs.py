@@ -85,17 +85,20 @@ class JobFile(Section):
     jobs: list[JobEntry]
 
 
-def load_jobs(path: Path) -> tuple[Job, ...]:
-    """The jobs of a `.toml` or `.csv` file, in its order; the place of each mistake is named."""
+def load_jobs(path: Path, gpus_total: int | None = None) -> tuple[Job, ...]:
+    """The jobs of a `.toml` or `.csv` file, in its order; the place of each mistake is named.
+
+    With `gpus_total`, a job that asks for more GPUs than that is a mistake too.
+    """
     if path.suffix.lower() == ".csv":
-        return _from_csv(toml.read_text(path), str(path))
+        return _from_csv(toml.read_text(path), str(path), gpus_total)
     lines = toml.key_lines(toml.read_text(path)) if path.exists() else {}
     entries = toml.load(path, JobFile).jobs
     places = [f"{path}:{lines.get(('jobs', i), 1)}" for i in range(len(entries))]
-    return _collect(entries, places, str(path))
+    return _collect(entries, places, str(path), gpus_total)
 
 
-def _from_csv(text: str, name: str) -> tuple[Job, ...]:
+def _from_csv(text: str, name: str, gpus_total: int | None) -> tuple[Job, ...]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     columns = [column.strip() for column in reader.fieldnames or ()]
     known = set(JobEntry.model_fields)
@@ -118,10 +121,12 @@ def _from_csv(text: str, name: str) -> tuple[Job, ...]:
             continue
         entries.append(toml.validate(given, JobEntry, place, {}))
         places.append(place)
-    return _collect(entries, places, name)
+    return _collect(entries, places, name, gpus_total)
 
 
-def _collect(entries: Sequence[JobEntry], places: Sequence[str], name: str) -> tuple[Job, ...]:
+def _collect(
+    entries: Sequence[JobEntry], places: Sequence[str], name: str, gpus_total: int | None
+) -> tuple[Job, ...]:
     if not entries:
         raise UserError("the list holds no jobs", place=name)
     jobs: list[Job] = []
@@ -132,6 +137,8 @@ def _collect(entries: Sequence[JobEntry], places: Sequence[str], name: str) -> t
                 raise UserError(f"job {job.name!r} was already named at {seen[job.name]}", place=place)
             if job.compute_s <= 0 and (job.gradient_bytes == 0 or job.gpus == 1):
                 raise UserError(f"job {job.name!r} takes no time: give forward or backward", place=place)
+            if gpus_total is not None:
+                check_fits([job], gpus_total, place)
             seen[job.name] = place
             jobs.append(job)
     return tuple(jobs)

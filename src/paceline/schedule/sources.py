@@ -98,7 +98,7 @@ def _paper_data(seed: int, setting: generate.PaperSetting) -> dict[str, Any]:
     }
 
 
-def read_jobs(where: str) -> tuple[Job, ...]:
+def read_jobs(where: str, gpus_total: int | None = None) -> tuple[Job, ...]:
     """A TOML or CSV file, `paper:SEED` for the paper's mix, `philly-like:SEED[:JOBS[:HOURS]]`."""
     if where.startswith("paper:"):
         return generate.paper_jobs(_numbers(where, "--jobs", "paper:SEED", 1)[0], generate.PaperSetting())
@@ -106,7 +106,7 @@ def read_jobs(where: str) -> tuple[Job, ...]:
         numbers = _numbers(where, "--jobs", "philly-like:SEED[:JOBS[:HOURS]]", 3)
         jobs = numbers[1] if len(numbers) > 1 else 200
         return generate.philly_like(numbers[0], jobs, numbers[2] if len(numbers) > 2 else 24)
-    return load_jobs(Path(where))
+    return load_jobs(Path(where), gpus_total)
 
 
 def read_trace_jobs(
