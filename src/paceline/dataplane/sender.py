@@ -138,7 +138,8 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
         flight.state = IDLE
         flight.resends = flight.backoff = 0
         if sender.pool == 0:
-            flight.index = mix(sender.job + 1, k) % max(1, sender.slots)
+            # A hash of the job, then in a row: a job never collides with itself.
+            flight.index = (mix(sender.job + 1, 0) + k) % max(1, sender.slots)
         else:
             flight.index = k
 
