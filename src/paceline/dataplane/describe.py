@@ -116,7 +116,7 @@ AGGREGATOR_CHANGES = (
     ("filling", "held", "complete: ATP waits for the parameter packet, a SwitchML rack for the upper switch"),
     ("filling", "answered", "SwitchML: complete at the top level"),
     ("held", "empty", "the result passed; or given out to a resend; or its job left"),
-    ("held", "filling", "ATP: stale, and taken; SwitchML: a later round began"),
+    ("held", "filling", "ATP: stale, and taken by another chunk"),
     ("held", "answered", "SwitchML: the upper switch's result passed through the rack"),
     ("answered", "filling", "SwitchML: the next round of this set began"),
     ("answered", "held", "SwitchML: the same, in a rack with one worker of the job"),

@@ -1,0 +1,145 @@
+"""The protocol page tells the truth: its tables are the code's, its changes of state are those that happen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.dataplane import custodian, memory, sender, switch
+from paceline.dataplane import describe as protocol
+from paceline.dataplane.memory import POLICIES
+from tests.dataplane.star import Faults, Job, Star
+from tests.docs.pages import ROOT
+
+Change = tuple[str, str]
+
+
+def test_page_is_as_generated() -> None:
+    page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    assert protocol.rewritten(page, protocol.sections()) == page, "run `make docs`"
+
+
+def test_page_shows_every_part() -> None:
+    page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    for name in protocol.sections():
+        assert f"<!-- generated: {name} -->" in page
+
+
+def test_marker_without_a_part_is_told() -> None:
+    with pytest.raises(KeyError, match="nonsense"):
+        protocol.rewritten("<!-- generated: nonsense -->\n<!-- end of generated -->", {})
+
+
+class Watch:
+    """Notes every change of state around the calls of the core that may cause one."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, set[Change]] = {"aggregator": set(), "flight": set(), "chunk": set()}
+        self.star: Star | None = None
+
+    def around(self, patch: pytest.MonkeyPatch, module: Any, name: str, what: str) -> None:
+        real: Callable[..., Any] = getattr(module, name)
+
+        def watched(*arguments: Any) -> Any:
+            before = None if self.star is None else self._states(what)
+            answer = real(*arguments)
+            if before is not None:
+                self._note(what, before)
+            return answer
+
+        patch.setattr(module, name, watched)
+
+    def _states(self, what: str) -> Any:
+        assert self.star is not None
+        if what == "aggregator":
+            return self.star.switch.memory.slots.state.copy()
+        if what == "flight":
+            return self.star.senders.flights.state.copy()
+        return self.star.custodians.chunks.state.copy()
+
+    def _note(self, what: str, before: Any) -> None:
+        names = {
+            "aggregator": memory.STATE_NAMES,
+            "flight": sender.FLIGHT_STATES,
+            "chunk": custodian.CHUNK_STATES,
+        }[what]
+        after = self._states(what)
+        for at in np.argwhere(before != after):
+            self.seen[what].add((names[before[tuple(at)]], names[after[tuple(at)]]))
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, set[Change]]:
+    """All changes of state in networks under every policy, with faults, in one rack and in several."""
+    watch = Watch()
+    shapes = [
+        [Job((0, 1, 1, 2), 20, 120), Job((2, 2, 2), 20, 60), Job((0, 1), 20, 200, dedicated=1)],
+        [Job((0, 0), 20, 50), Job((0,), 20, 90), Job((1, 1, 1), 20, 200, dedicated=1)],
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("handle_packet", "release_job"):
+            watch.around(patch, switch, name, "aggregator")
+        for name in ("release", "poll_transmit", "handle_result", "handle_timeout", "resend"):
+            watch.around(patch, sender, name, "flight")
+        for name in ("handle_packet", "keep_result", "handle_timeout"):
+            watch.around(patch, custodian, name, "chunk")
+        for policy in POLICIES:
+            for seed in range(4):
+                jobs = shapes[seed % 2]
+                watch.star = None
+                star = Star(policy, jobs, slots=6, racks=3, seed=seed, faults=Faults(0.08, 0.08, 0.3))
+                watch.star = star
+                assert star.run() == []
+    return watch.seen
+
+
+def _listed(changes: tuple[tuple[str, str, str], ...]) -> set[Change]:
+    return {change[:2] for change in changes}
+
+
+def test_aggregators_change_as_listed(seen: dict[str, set[Change]]) -> None:
+    rare = {("held", "filling")}  # shown by itself below
+    assert seen["aggregator"] | rare == _listed(protocol.AGGREGATOR_CHANGES)
+
+
+def test_a_stale_aggregator_is_taken() -> None:
+    star = Star("atp", [Job((0,), 3), Job((0, 0), 3)], slots=1)
+    stale_ns = int(star.switch.config[0].stale_ns)
+    states = []
+    for i, now_ns in ((0, 0), (1, stale_ns), (1, stale_ns + 1)):
+        message = star._blank()
+        sender.start(star.senders, i, 1.0, stale_ns)
+        sender.release(star.senders, i, 1)
+        assert sender.poll_transmit(star.senders, i, message.packet, now_ns)
+        switch.handle_packet(star.switch, 0, message.packet, message.values, 0, now_ns)
+        states.append(memory.STATE_NAMES[star.switch.memory.slots[0].state])
+    assert states == ["held", "held", "filling"]
+
+
+def test_chunks_change_as_listed(seen: dict[str, set[Change]]) -> None:
+    assert seen["chunk"] == _listed(protocol.CHUNK_CHANGES)
+
+
+def test_flights_change_as_listed(seen: dict[str, set[Change]]) -> None:
+    # A driver resends what is lost before it takes the next result, so these are shown one by one below.
+    rare = {("lost", "done"), ("lost", "idle"), ("lost", "queued")}
+    assert seen["flight"] | rare == _listed(protocol.FLIGHT_CHANGES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "released", "chunk", "after"),
+    [("esa", 3, 0, "idle"), ("esa", 3, 1, "done"), ("switchml", 3, 0, "idle"), ("switchml", 9, 0, "queued")],
+)
+def test_a_result_may_come_before_the_resend(policy: str, released: int, chunk: int, after: str) -> None:
+    star = Star(policy, [Job((0, 0), 9)], slots=6)
+    sender.release(star.senders, 0, released)
+    while sender.poll_transmit(star.senders, 0, star._blank().packet, 0):
+        pass
+    sender.handle_timeout(star.senders, 0, 10**9)
+    flight = star.senders.flights[0, chunk % star.senders.state[0].span]
+    assert sender.FLIGHT_STATES[flight.state] == "lost"
+    packet = star._blank().packet
+    packet.chunk = chunk
+    assert sender.handle_result(star.senders, 0, packet, 10**9) == sender.NEW
+    assert sender.FLIGHT_STATES[flight.state] == after
