@@ -13,10 +13,10 @@ without a result and none further than `span` past the oldest [ATP: AIMD in pack
 out-of-order results]. A *pool* has one chunk in flight in each of `span` slots, and chunk p + span follows
 only the result of p, whatever the other slots do [SwitchML].
 
-Timers follow RFC 6298 (no sample from a chunk that was resent, exponential back-off for each of a chunk's time-outs). A stream
-also takes a chunk for lost when results at least `reorder_chunks` ahead of it have come and `reorder_rtts`
-round trips have passed since it was sent; each chunk is judged so once. A chunk that timed out more
-than `resends_max` times sets `failed`: a wait never lasts for ever.
+Timers follow RFC 6298: no sample from a chunk that was resent, and exponential back-off over the time-outs of
+a chunk. A stream also takes a chunk for lost when results at least `reorder_chunks` ahead of it have come and
+`reorder_rtts` round trips have passed since it was sent; each chunk is judged so once. A chunk that timed out
+more than `resends_max` times sets `failed`: a wait never lasts for ever.
 """
 
 from typing import Any, NamedTuple
