@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.bits import NO_BITS, add_modulo, next_random
+from paceline.dataplane.bits import NO_BITS, add_modulo, next_random, popcount
 from paceline.dataplane.compiled import compiled_inner
 from paceline.dataplane.wire import FLAGS_WITHOUT_FLUSH
 
@@ -90,6 +90,13 @@ def new_memory(slots: int, width: int) -> Memory:
 def holds(slot: Any, packet: Any) -> bool:
     """Is this aggregator working on the packet's chunk?"""
     return bool(slot.chunk == packet.chunk and slot.job == packet.job and slot.epoch == packet.epoch)
+
+
+@compiled_inner
+def is_full(slot: Any) -> bool:
+    """Are all contributions of its level in?"""
+    wanted = slot.fan_in if slot.level == 1 else slot.fan_in_upper
+    return bool(popcount(slot.mask) >= wanted)
 
 
 @compiled_inner

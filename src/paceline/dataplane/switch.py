@@ -15,18 +15,14 @@ It holds to two rules: sums are merged only when their masks are disjoint, and a
 mask is full. Where ATP and ESA part: ATP keeps a complete aggregator until the parameter packet has come
 back; ESA multicasts at once and frees it [PAPERS 1]. Two levels: a rack's complete sum goes up with the
 rack's bit as its mask. Ours: what happens to resends at the upper level, and the stale rule of `memory.py`.
-SwitchML's slots remember their chunk instead of clearing the other set's bits, so that a packet delayed for
-longer than a round cannot be counted into a finished sum.
+SwitchML's own program is in `pool.py`, the state that both work on in `switch_state.py`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from paceline.dataplane.bits import NO_BITS, bit, popcount, seed_word
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.bits import NO_BITS, bit, popcount
+from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.memory import (
-    ANSWERED,
     EMPTY,
     FILLING,
     HELD,
@@ -35,15 +31,46 @@ from paceline.dataplane.memory import (
     POLICY_NONE,
     POLICY_SWITCHML,
     TAKE,
-    Memory,
     add,
     decide,
     free,
     holds,
-    new_memory,
+    is_full,
     store,
     swap,
     take_out,
+)
+from paceline.dataplane.pool import pool_gradient, pool_result
+from paceline.dataplane.switch_state import (
+    COMPLETIONS,
+    CONFIG,
+    CONSUMED,
+    COUNTER_NAMES,
+    DOWN,
+    DOWN_ONE,
+    DOWNGRADES,
+    DROP_DEAD,
+    DROP_EPOCH,
+    DROP_INDEX,
+    DROP_JOB,
+    DROP_LEVEL,
+    DROP_MASK,
+    DROP_STALE,
+    DROPPED,
+    DUPLICATES,
+    FALLBACKS,
+    FLUSHES,
+    JOB,
+    PREEMPTIONS,
+    REMINDERS,
+    TO_CUSTODIAN,
+    TO_WORKER,
+    UP,
+    VERDICT_NAMES,
+    Switch,
+    admit_job,
+    new_switches,
+    release_job,
 )
 from paceline.dataplane.wire import (
     COLLISION,
@@ -57,139 +84,38 @@ from paceline.dataplane.wire import (
     RESULT_FLAG,
 )
 
-CONSUMED = 0
-TO_CUSTODIAN = 1
-UP = 2
-DOWN = 3
-TO_WORKER = 4
-DOWN_ONE = 5
-DROPPED = 6
-VERDICT_NAMES = ("consumed", "to custodian", "up", "down", "to worker", "down one", "dropped")
-
-COMPLETIONS = 0
-PREEMPTIONS = 1
-FALLBACKS = 2
-REMINDERS = 3
-DOWNGRADES = 4
-DUPLICATES = 5
-FLUSHES = 6
-DROP_JOB = 7
-DROP_EPOCH = 8
-DROP_INDEX = 9
-DROP_STALE = 10
-DROP_DEAD = 11
-DROP_LEVEL = 12
-DROP_MASK = 13
-COUNTER_NAMES = (
-    "completions",
-    "preemptions",
-    "fallbacks",
-    "reminders",
-    "downgrades",
-    "duplicates",
-    "flushes",
-    "drop_unknown_job",
-    "drop_old_epoch",
-    "drop_bad_index",
-    "drop_stale_chunk",
-    "drop_dead_switch",
-    "drop_bad_level",
-    "drop_empty_mask",
-)
-
-CONFIG = np.dtype(
-    [
-        ("first", "i8"),
-        ("slots", "i8"),
-        ("stale_ns", "i8"),
-        ("policy", "i4"),
-        ("level", "i4"),
-        ("relay", "i4"),
-        ("dead", "i4"),
-    ],
-    align=True,
-)
-"""A switch: its range of aggregators, its policy, its level; `relay` sends ESA's results by the custodian."""
-
-JOB = np.dtype(
-    [
-        ("active", "i4"),
-        ("epoch", "i4"),
-        ("priority_max", "i4"),
-        ("slots_max", "i4"),
-        ("used", "i4"),
-        ("pool_base", "i4"),
-        ("pool_size", "i4"),
-    ],
-    align=True,
-)
-"""A job as a switch knows it: what it may take, what it holds, and its static pool under SwitchML."""
-
-
-class Switch(NamedTuple):
-    """All switches of a driver: `config[s]`, `jobs[s, job]`, and the memory that they share out."""
-
-    config: Any
-    jobs: Any
-    memory: Memory
-    counters: Any
-    random: Any
-
-
-def new_switches(
-    levels: list[int],
-    slots: int,
-    jobs: int,
-    width: int,
-    policy: int,
-    stale_ns: int,
-    seed: int,
-    relay: bool = False,
-) -> Switch:
-    """Switches with `slots` aggregators each, one for each entry of `levels`; no job is admitted yet."""
-    count = len(levels)
-    config = np.zeros(count, dtype=CONFIG).view(np.recarray)
-    for s, level in enumerate(levels):
-        config[s].first = s * slots
-        config[s].slots = slots
-        config[s].stale_ns = stale_ns
-        config[s].policy = policy
-        config[s].level = level
-        config[s].relay = relay
-    return Switch(
-        config,
-        np.zeros((count, max(jobs, 1)), dtype=JOB).view(np.recarray),
-        new_memory(count * slots, width),
-        np.zeros((count, max(jobs, 1) + 1, len(COUNTER_NAMES)), dtype=np.int64),
-        np.array([seed_word(seed, 1000 + s) for s in range(count)], dtype=np.uint64),
-    )
-
-
-@compiled
-def admit_job(switch: Switch, s: int, job: int, priority_max: int, pool_base: int, pool_size: int) -> None:
-    """From now on packets of `job` are served; `pool_*` matter under SwitchML only (in slots of two sets)."""
-    record = switch.jobs[s, job]
-    record.active = 1
-    record.epoch = 0
-    record.priority_max = priority_max
-    record.slots_max = switch.config[s].slots
-    record.used = 0
-    record.pool_base = pool_base
-    record.pool_size = pool_size
-
-
-@compiled
-def release_job(switch: Switch, s: int, job: int) -> int:
-    """The job leaves: its aggregators are freed, later packets of it are dropped. Gives how many it held."""
-    config = switch.config[s]
-    freed = 0
-    for at in range(config.first, config.first + config.slots):
-        if switch.memory.slots[at].job == job:
-            free(switch.memory, at)
-            freed += 1
-    switch.jobs[s, job].active = 0
-    switch.jobs[s, job].used = 0
-    return freed
+__all__ = [
+    "COMPLETIONS",
+    "CONFIG",
+    "CONSUMED",
+    "COUNTER_NAMES",
+    "DOWN",
+    "DOWNGRADES",
+    "DOWN_ONE",
+    "DROPPED",
+    "DROP_DEAD",
+    "DROP_EPOCH",
+    "DROP_INDEX",
+    "DROP_JOB",
+    "DROP_LEVEL",
+    "DROP_MASK",
+    "DROP_STALE",
+    "DUPLICATES",
+    "FALLBACKS",
+    "FLUSHES",
+    "JOB",
+    "PREEMPTIONS",
+    "REMINDERS",
+    "TO_CUSTODIAN",
+    "TO_WORKER",
+    "UP",
+    "VERDICT_NAMES",
+    "Switch",
+    "admit_job",
+    "handle_packet",
+    "new_switches",
+    "release_job",
+]
 
 
 @compiled
@@ -222,7 +148,7 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
             packet.kind = PARTIAL
             return TO_CUSTODIAN
         if config.policy == POLICY_SWITCHML:
-            return _pool_gradient(switch, s, packet, buffer, row, now_ns)
+            return pool_gradient(switch, s, packet, buffer, row, now_ns)
         return _gradient(switch, s, packet, buffer, row, now_ns)
     if RESULT <= kind <= PULL:
         # From a custodian below a rack switch they climb to the job's top switch first, then spread.
@@ -268,7 +194,7 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
                 return CONSUMED
         else:
             add(memory, at, packet, buffer, row, now_ns)
-            if _is_full(slot):
+            if is_full(slot):
                 return _complete(switch, s, at, packet, buffer, row)
         if flush != 0:
             return _give_out(switch, s, at, packet, buffer, row, FLUSHES)
@@ -297,15 +223,9 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
             switch.counters[s, slot.job, DOWNGRADES] += 1
         packet.flag |= COLLISION
         return _fall_back(switch, s, packet)
-    if _is_full(slot):
+    if is_full(slot):
         return _complete(switch, s, at, packet, buffer, row)
     return CONSUMED
-
-
-@compiled_inner
-def _is_full(slot: Any) -> bool:
-    wanted = slot.fan_in if slot.level == 1 else slot.fan_in_upper
-    return bool(popcount(slot.mask) >= wanted)
 
 
 @compiled_inner
@@ -346,7 +266,7 @@ def _send_complete(switch: Switch, s: int, packet: Any, keeps: bool) -> int:
     return DOWN
 
 
-@compiled_inner
+@compiled_apart
 def _gradient_from_below(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int) -> int:
     """A single worker's resend at the upper switch: if its rack is already inside, the sum goes out."""
     slot = switch.memory.slots[at]
@@ -358,7 +278,7 @@ def _gradient_from_below(switch: Switch, s: int, at: int, packet: Any, buffer: A
     return _fall_back(switch, s, packet)
 
 
-@compiled_inner
+@compiled_apart
 def _give_out(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int, counter: int) -> int:
     """What the aggregator holds leaves for its custodian, and the aggregator is free."""
     slot = switch.memory.slots[at]
@@ -387,7 +307,7 @@ def _fall_back(switch: Switch, s: int, packet: Any) -> int:
     return TO_CUSTODIAN
 
 
-@compiled_inner
+@compiled_apart
 def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
     """The newcomer takes the aggregator; the old partial leaves for its own job's custodian."""
     slot = switch.memory.slots[at]
@@ -408,7 +328,7 @@ def _result(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     if config.policy == POLICY_NONE or config.dead != 0:
         return DOWN
     if config.policy == POLICY_SWITCHML:
-        return _pool_result(switch, s, packet, buffer, row)
+        return pool_result(switch, s, packet, buffer, row)
     if packet.index >= 0 and packet.index < config.slots:
         at = config.first + packet.index
         slot = switch.memory.slots[at]
@@ -418,7 +338,7 @@ def _result(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     return DOWN
 
 
-@compiled_inner
+@compiled_apart
 def _reminder(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     """A custodian asks for the rest of a chunk; above the racks it is passed on to them."""
     config = switch.config[s]
@@ -431,85 +351,3 @@ def _reminder(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int
         packet.level = 1
         return DOWN
     return CONSUMED
-
-
-@compiled_inner
-def _pool_row(switch: Switch, s: int, packet: Any) -> int:
-    """The aggregator of a chunk in its job's static pool; -1 if the index is outside of it."""
-    record = switch.jobs[s, packet.job]
-    if record.pool_size <= 0 or packet.index < 0 or packet.index >= record.pool_size:
-        return -1
-    shadow = (packet.chunk // record.pool_size) & 1
-    place = 2 * (record.pool_base + packet.index) + shadow
-    if place >= switch.config[s].slots:
-        return -1
-    return int(switch.config[s].first + place)
-
-
-@compiled_inner
-def _pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
-    """SwitchML: the slot of the pool, the set of the round; a finished set answers late resends."""
-    job = packet.job
-    at = _pool_row(switch, s, packet)
-    if at < 0:
-        switch.counters[s, job, DROP_INDEX] += 1
-        return DROPPED
-    memory = switch.memory
-    slot = memory.slots[at]
-    if slot.job == job and slot.chunk > packet.chunk:
-        switch.counters[s, job, DROP_STALE] += 1
-        return DROPPED
-    if packet.level != switch.config[s].level:
-        switch.counters[s, job, DROP_LEVEL] += 1
-        return DROPPED
-    if slot.job != job or slot.chunk < packet.chunk:
-        if slot.job < 0:
-            switch.jobs[s, job].used += 1
-        store(memory, at, packet, buffer, row, now_ns)
-    elif slot.state == ANSWERED:
-        worker, rack = packet.worker, packet.rack
-        take_out(memory, at, packet, buffer, row)
-        packet.worker, packet.rack = worker, rack
-        packet.kind = RESULT
-        packet.flag |= RESULT_FLAG
-        packet.level = 1
-        return TO_WORKER if switch.config[s].level == 1 else DOWN_ONE
-    elif slot.mask & packet.mask:
-        switch.counters[s, job, DUPLICATES] += 1
-        if slot.state != HELD:
-            return CONSUMED
-        # The rack's sum, or its answer, was lost on the way: send the sum up again.
-        take_out(memory, at, packet, buffer, row)
-        packet.level = 2
-        packet.mask = bit(packet.rack)
-        return UP
-    else:
-        add(memory, at, packet, buffer, row, now_ns)
-    if not _is_full(slot):
-        return CONSUMED
-    switch.counters[s, job, COMPLETIONS] += 1
-    take_out(memory, at, packet, buffer, row)
-    if switch.config[s].level == 1 and packet.fan_in_upper > 1:
-        slot.state = HELD
-        packet.level = 2
-        packet.mask = bit(packet.rack)
-        return UP
-    slot.state = ANSWERED
-    packet.kind = RESULT
-    packet.flag |= RESULT_FLAG
-    packet.level = 1
-    return DOWN
-
-
-@compiled_inner
-def _pool_result(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
-    """A rack switch keeps the upper switch's result for its own late workers."""
-    at = _pool_row(switch, s, packet)
-    if at >= 0:
-        slot = switch.memory.slots[at]
-        if holds(slot, packet) and slot.state == HELD:
-            width = min(buffer.shape[1], switch.memory.values.shape[1])
-            for k in range(width):
-                switch.memory.values[at, k] = buffer[row, k]
-            slot.state = ANSWERED
-    return DOWN
