@@ -195,7 +195,7 @@ def test_every_packet_and_aggregator_is_given_back(policy: str) -> None:
 
 
 def test_a_run_that_cannot_end_in_time_says_so() -> None:
-    result = simulate(contended(horizon="20 us"), "esa")
+    result = simulate(contended(horizon="4 us"), "esa")
     assert result.avg_jct_s is None
     assert result.failed is not None
     assert "did not end within the horizon" in result.failed
