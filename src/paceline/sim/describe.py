@@ -58,7 +58,7 @@ MEANINGS = {
     "Transport.rto_start": "Before the first round trip was measured.",
     "Transport.reorder_chunks": "A chunk is taken for lost when results so far ahead of it have come.",
     "Transport.reorder_rtts": "... and so many round trips have passed since it was sent.",
-    "Transport.resends_max": "A job fails when one chunk was resent more often.",
+    "Transport.resends_max": "A job fails when one chunk timed out more often.",
     "Custodians.placement": "Hosts of their own, or spread over the job's workers by hash.",
     "Custodians.per_job": "How many, when dedicated.",
     "Custodians.patience_max": "Longest wait between two questions about a chunk.",
