@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -80,6 +80,8 @@ def key_lines(text: str) -> dict[KeyPath, int]:
                 if path in counts:
                     path = (*path, counts[path] - 1)
             path = (*path, parts[-1])
+            for end in range(1, len(path)):
+                lines.setdefault(path[:end], number)
             if header.group(1) == "[[":
                 lines.setdefault(path, number)
                 counts[path] = counts.get(path, 0) + 1
@@ -162,10 +164,15 @@ def _nearest_line(location: KeyPath, lines: Mapping[KeyPath, int]) -> int | None
 
 def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
     current: type[BaseModel] | None = model
+    named = False
     for part in path:
         if isinstance(part, int) or current is None:
             continue
+        if named:  # The key of a table of tables, such as NAME in [policy.NAME].
+            named = False
+            continue
         field = current.model_fields.get(part)
+        named = field is not None and get_origin(field.annotation) is dict
         current = _model_in(field.annotation) if field is not None else None
     if current is None:
         return []

@@ -53,11 +53,6 @@ def bounds_checked() -> bool:
     return bool(config.BOUNDSCHECK)
 
 
-def is_cold() -> bool:
-    """True if nothing has been compiled from these sources yet: the first run will take a while."""
-    return not interpreted() and not any(cache_folder().glob("**/*.nbi"))
-
-
 if not os.environ.get("NUMBA_CACHE_DIR"):
     config.CACHE_DIR = str(cache_folder())
 

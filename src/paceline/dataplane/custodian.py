@@ -17,6 +17,9 @@ Chunks live in a ring of twice the senders' span. That is enough: a worker that 
 chunk c has sent nothing from c + span on, so no chunk from c + span on is complete anywhere, so nobody has
 sent anything from c + 2 span on.
 
+Epochs: partial sums count within one epoch. A custodian that lost its state begins a new one; so does every
+worker, which sends again what has no result yet. Results belong to no epoch: whoever holds one may give it.
+
 Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. `racks` has the
 racks that are complete, `masks[..., rack]` the workers of the others.
 """
@@ -156,6 +159,11 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         return NOTHING
     at = packet.chunk % custodian.ring
     entry = custodians.chunks[k, at]
+    if kind == PARTIAL and packet.epoch != custodian.epoch:
+        if packet.epoch < custodian.epoch:
+            custodians.counters[k, OUTDATED] += 1
+            return NOTHING
+        begin_epoch(custodians, k, packet.epoch)
     if entry.state != ABSENT and entry.chunk > packet.chunk:
         custodians.counters[k, OUTDATED] += 1
         return NOTHING
@@ -178,6 +186,26 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         entry.offer = packet.offer
         return _finish(custodians, k, at, packet, buffer, row)
     return _merge(custodians, k, at, packet, buffer, row)
+
+
+@compiled
+def begin_epoch(custodians: Custodians, k: int, epoch: int) -> None:
+    """Partial sums of the epoch before are void: their contributions come again. Results stay results."""
+    custodians.state[k].epoch = epoch
+    for at in range(custodians.state[k].ring):
+        if custodians.chunks[k, at].state == OPEN:
+            custodians.chunks[k, at].state = ABSENT
+
+
+@compiled
+def forget(custodians: Custodians, k: int, epoch: int) -> None:
+    """The custodian lost its state, results included; it goes on in a new epoch."""
+    custodians.state[k].epoch = epoch
+    custodians.state[k].low = custodians.state[k].high
+    custodians.state[k].timer_ns = NEVER_NS
+    for at in range(custodians.state[k].ring):
+        custodians.chunks[k, at].state = ABSENT
+        custodians.chunks[k, at].chunk = -1
 
 
 @compiled

@@ -56,7 +56,7 @@ def pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
     if packet.level != switch.config[s].level:
         switch.counters[s, job, DROP_LEVEL] += 1
         return DROPPED
-    if slot.job != job or slot.chunk < packet.chunk:
+    if slot.job != job or slot.chunk < packet.chunk or slot.epoch < packet.epoch:
         if slot.job < 0:
             switch.jobs[s, job].used += 1
         store(memory, at, packet, buffer, row, now_ns)

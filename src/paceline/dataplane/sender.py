@@ -388,6 +388,22 @@ def resend(senders: Senders, i: int, chunk: int) -> bool:
 
 
 @compiled
+def change_epoch(senders: Senders, i: int, epoch: int) -> int:
+    """A new epoch: whatever has no result yet must be sent again in it; gives how many chunks that are."""
+    sender = senders.state[i]
+    sender.epoch = epoch
+    again = 0
+    first = 0 if sender.pool != 0 else sender.oldest
+    last = sender.span if sender.pool != 0 else sender.next
+    for position in range(first, last):
+        flight = senders.flights[i, position % sender.span]
+        if flight.state == SENT:
+            _mark_lost(sender, flight)
+            again += 1
+    return again
+
+
+@compiled
 def holds_result(senders: Senders, i: int, chunk: int) -> bool:
     """Has this stream's worker got the result of a chunk, and can it still give it to others?"""
     sender = senders.state[i]
@@ -398,6 +414,10 @@ def holds_result(senders: Senders, i: int, chunk: int) -> bool:
 
 @compiled
 def _due_ns(sender: Any, flight: Any) -> int:
+    """When a chunk is overdue; after a time-out a little later for some, so that workers fall out of step."""
+    if flight.backoff > 0:
+        wait_ns = min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns)
+        return int(flight.sent_ns + wait_ns + wait_ns * (mix(sender.worker + 1, flight.chunk) & 255) // 1024)
     return int(flight.sent_ns + min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns))
 
 

@@ -187,6 +187,10 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
     flush = packet.flag & FLUSH
     if packet.level != config.level:
         return _gradient_from_below(switch, s, at, packet, buffer, row)
+    if slot.job == job and slot.epoch < packet.epoch:
+        # What it holds belongs to an epoch that is over, and comes again in this one.
+        free(memory, at)
+        switch.jobs[s, job].used -= 1
     if holds(slot, packet):
         if slot.mask & packet.mask:
             if flush == 0:

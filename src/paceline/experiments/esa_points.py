@@ -95,8 +95,8 @@ def grid(point: Point) -> list[Settings]:
     if point.policy == "switchml":
         return [{"transport": {"window": 8192, "rto_min": timer}} for timer in ("50 us", "200 us", "1 ms")]
     if point.policy == "ring":
-        buckets = ("250 kB", "4 MB") if quick else ("250 kB", "1 MB", "4 MB")
-        widths = (256,) if quick else (64, 128, 256)
+        buckets = ("250 kB", "1 MB") if quick else ("250 kB", "1 MB", "4 MB")
+        widths = (512,) if quick else (256, 512, 1024)
         return [
             {"transport": {"bucket": bucket, "window": window, "rto_min": timer, **patience}}
             for bucket, window, timer, patience in itertools.product(buckets, widths, timers, _PATIENCE)

@@ -141,7 +141,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         ring_values=np.zeros(
             (sizes.workers, 2, tables.places if on_ring else 1, sizes.width), dtype=np.int32
         ),
-        deaths=_deaths(scenario, place),
+        deaths=_deaths(scenario, jobs, place),
         samples=np.zeros((SAMPLES, len(jobs)), dtype=np.int32),
         sample_ns=np.zeros(SAMPLES, dtype=np.int64),
         outbox=np.zeros((room, 3), dtype=np.int64),
@@ -181,7 +181,7 @@ def _check_slow_workers(scenario: Scenario, jobs: list[Job]) -> None:
             raise UserError(f"job {slow.job!r} has no worker {slow.worker}", place="faults.slow")
 
 
-def _deaths(scenario: Scenario, place: Place) -> object:
+def _deaths(scenario: Scenario, jobs: list[Job], place: Place) -> object:
     faults = scenario.faults
     for death in faults.switch_dies:
         if death.switch >= place.switches:
@@ -189,8 +189,13 @@ def _deaths(scenario: Scenario, place: Place) -> object:
     for fall in faults.host_dies:
         if fall.host >= place.hosts:
             raise UserError(f"there is no host {fall.host}", place="faults.host_dies")
-    rows = [(death.time, 1, death.switch) for death in faults.switch_dies]
-    rows += [(death.time, 0, death.host) for death in faults.host_dies]
+    names = [job.name for job in jobs]
+    for loss in faults.custodian_forgets:
+        if loss.job not in names:
+            raise UserError(f"there is no job {loss.job!r}", place="faults.custodian_forgets")
+    rows = [(death.time, w.SWITCH_DIES, death.switch) for death in faults.switch_dies]
+    rows += [(death.time, w.HOST_DIES, death.host) for death in faults.host_dies]
+    rows += [(loss.time, w.CUSTODIAN_FORGETS, names.index(loss.job)) for loss in faults.custodian_forgets]
     deaths = new_records(len(rows), w.DEATH)
     for i, row in enumerate(sorted(rows)):
         deaths[i] = row

@@ -14,6 +14,7 @@ from paceline.sim.hosts import (
     at_worker,
     custodian_timer,
     fail_job,
+    new_epoch,
     next_wake_ns,
     pump,
     start_job,
@@ -23,6 +24,7 @@ from paceline.sim.links import DETOURS, copy_packet, dequeue, drop_reference, en
 from paceline.sim.queue import NEVER_NS, set_time
 from paceline.sim.world import (
     CLOCK,
+    CUSTODIAN_FORGETS,
     DUPLICATE,
     DUPLICATED,
     EVENTS,
@@ -38,6 +40,7 @@ from paceline.sim.world import (
     REORDERED,
     SAMPLE_EVERY_NS,
     SAMPLES,
+    SWITCH_DIES,
     TIMERS,
     WORKERS,
     World,
@@ -186,9 +189,12 @@ def _sample(world: World, now_ns: int) -> None:
 
 @compiled_apart
 def _die(world: World, i: int, now_ns: int) -> None:
-    """A switch loses its aggregation program and memory; a host falls silent."""
+    """A switch loses its aggregation program and memory; a host falls silent; custodians forget."""
     death = world.deaths[i]
-    if death.is_switch != 0:
+    if death.kind == CUSTODIAN_FORGETS:
+        new_epoch(world, death.what, now_ns)
+        return
+    if death.kind == SWITCH_DIES:
         config = world.switch.config[death.what]
         config.dead = 1
         for at in range(config.first, config.first + config.slots):

@@ -31,6 +31,13 @@ class SwitchDeath(Section):
     switch: Annotated[int, Field(ge=0)] = 0
 
 
+class CustodianLoss(Section):
+    """At `time` the custodians of a job lose their state, results included; a new epoch begins."""
+
+    time: TimeNs
+    job: str
+
+
 class HostDeath(Section):
     """A host that falls silent at `time`."""
 
@@ -52,6 +59,7 @@ class Faults(Section):
     slow: list[SlowWorker] = []
     switch_dies: list[SwitchDeath] = []
     host_dies: list[HostDeath] = []
+    custodian_forgets: list[CustodianLoss] = []
 
     @property
     def strikes_packets(self) -> bool:

@@ -170,6 +170,20 @@ def start_job(world: World, j: int, pool_base: int, pool_size: int, now_ns: int)
             set_time(world.queue, world.control[TIMERS] + w, world.workers[w].due_ns)
 
 
+@compiled_apart
+def new_epoch(world: World, j: int, now_ns: int) -> None:
+    """A job's custodians have lost their state: they and the workers go on in the next epoch."""
+    job = world.jobs[j]
+    if job.started == 0 or job.done_ns != 0 or job.failed_ns != 0:
+        return
+    epoch = world.senders.state[job.first_worker].epoch + 1
+    for c in range(job.workers if job.on_workers != 0 else job.custodians):
+        custody.forget(world.custodians, job.first_custodian + c, epoch)
+    for w in range(job.first_worker, job.first_worker + job.workers):
+        sending.change_epoch(world.senders, w, epoch)
+        set_time(world.queue, world.control[TIMERS] + w, now_ns)
+
+
 @compiled_inner
 def pump(world: World, w: int, now_ns: int) -> None:
     """Send whatever the worker may send now."""

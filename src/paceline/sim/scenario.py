@@ -76,7 +76,8 @@ class Transport(Section):
 
     window: Count | None = None
     """Packets without a result; under SwitchML the most that a pool gets. By default what suits the network:
-    a bandwidth-delay product (four for ring and ps, all that the pool has under SwitchML)."""
+    a bandwidth-delay product (twelve for the ring, whose receipts queue behind data, four for ps, the whole pool
+    under SwitchML)."""
     window_min: Count = 8
     window_start: Count | None = None
     adaptive: bool = True
@@ -191,7 +192,7 @@ class Scenario(Section):
         transport = update["transport"]
         assert isinstance(transport, Transport)
         if transport.window is None:
-            shares = {"ring": 4, "ps": 4, "switchml": 1024}
+            shares = {"ring": 12, "ps": 4, "switchml": 1024}
             window = max(transport.window_min, shares.get(name, 1) * self.network.bdp_packets())
             update["transport"] = transport.model_copy(update={"window": window})
         return self.model_copy(update=update)

@@ -93,7 +93,11 @@ BUCKET = np.dtype(
 )
 """Ring only: first flow number, packets a segment, first buffer place, and the layers it covers."""
 ENDPOINT = np.dtype([("host", "i4"), ("leaf", "i4")], align=True)
-DEATH = np.dtype([("time_ns", "i8"), ("is_switch", "i4"), ("what", "i4")], align=True)
+HOST_DIES = 0
+SWITCH_DIES = 1
+CUSTODIAN_FORGETS = 2
+DEATH = np.dtype([("time_ns", "i8"), ("kind", "i4"), ("what", "i4")], align=True)
+"""Something dies or forgets: a host, a switch, or the custodians of a job."""
 
 NOW_NS = 0
 EVENTS = 1
