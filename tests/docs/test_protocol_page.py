@@ -118,7 +118,21 @@ def test_a_stale_aggregator_is_taken() -> None:
 
 
 def test_chunks_change_as_listed(seen: dict[str, set[Change]]) -> None:
-    assert seen["chunk"] == _listed(protocol.CHUNK_CHANGES)
+    rare = {("open", "absent"), ("done", "absent")}  # shown by themselves below
+    assert seen["chunk"] | rare == _listed(protocol.CHUNK_CHANGES)
+
+
+def test_a_new_epoch_voids_open_chunks_and_a_loss_voids_all() -> None:
+    star = Star("none", [Job((0, 0), 9, dedicated=1)], slots=1, seed=3)
+    chunks = star.custodians.chunks[0]
+    while not {custodian.OPEN, custodian.FINISHED} <= set(chunks.state.tolist()):
+        assert star.step()
+    done = (chunks.state == custodian.FINISHED).copy()
+    custodian.begin_epoch(star.custodians, 0, 1)
+    assert (chunks.state[done] == custodian.FINISHED).all()
+    assert (chunks.state[~done] == custodian.ABSENT).all()
+    custodian.forget(star.custodians, 0, 2)
+    assert (chunks.state == custodian.ABSENT).all()
 
 
 def test_flights_change_as_listed(seen: dict[str, set[Change]]) -> None:

@@ -32,18 +32,26 @@ def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
 
 
 def test_every_table_of_a_scenario_is_described() -> None:
-    assert _models(Scenario) - {PolicySettings} == set(describe.TABLES.values())
+    described = {*describe.TABLES.values(), *describe.fault_models().values()}
+    assert _models(Scenario) - {PolicySettings} == described
+
+
+def test_a_key_without_a_meaning_is_told() -> None:
+    class Section(Scenario):
+        novelty: int = 0
+
+    with pytest.raises(LookupError, match=r"Section\.novelty has no meaning"):
+        describe.meaning_of(Section, "novelty")
 
 
 def test_no_meaning_is_left_over() -> None:
-    known = {f"{model.__name__}.{key}" for model in describe.TABLES.values() for key in model.model_fields}
-    written = {
-        f"{model.__name__}.{key}"
-        for model in describe.TABLES.values()
-        for key in describe.written_meanings(model)
-    }
+    models = [*describe.TABLES.values(), *describe.fault_models().values()]
+    known = {f"{model.__name__}.{key}" for model in models for key in model.model_fields}
+    known |= {f"*.{key}" for model in models for key in model.model_fields}
     assert set(describe.MEANINGS) <= known
-    assert written <= known
+    for model in models:
+        for key in describe.written_meanings(model):
+            assert f"{model.__name__}.{key}" not in describe.MEANINGS, "the text in the source counts"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +60,7 @@ def test_no_meaning_is_left_over() -> None:
         ("network keys", "| `delay` | time | `1 us` | Of each link, one way. |"),
         ("job keys", "| `hosts` | list of whole number | - |"),
         ("fault keys", "| `loss` | number >= 0, < 1 | `0` |"),
-        ("slow keys", "| `job` | text | required |"),
+        ("fault tables", "| `job` | text | required |"),
         ("network keys", "| `topology` | `star`, `leaf-spine` | `star` |"),
     ],
 )

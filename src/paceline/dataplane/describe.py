@@ -24,7 +24,7 @@ FIELD_MEANINGS = {
     "priority": "ESA: 1..255, higher takes; 0 never takes an aggregator",
     "job": "who it belongs to",
     "chunk": "which chunk of the job, numbered without end; below 2^62",
-    "epoch": "generation of the job's membership; older ones are dropped",
+    "epoch": "generation of the job's partial sums; older ones are dropped",
     "count": f"integers in the payload, 0..{wire.MAX_ELEMENTS}",
     "index": "aggregator to use, chosen by the sender (SwitchML: place in the job's pool)",
     "mask": "contributions inside: workers of a rack at level 1, racks at level 2; of a pull, who is missing",
@@ -116,7 +116,11 @@ AGGREGATOR_CHANGES = (
     ("filling", "held", "complete: ATP waits for the parameter packet, a SwitchML rack for the upper switch"),
     ("filling", "answered", "SwitchML: complete at the top level"),
     ("held", "empty", "the result passed; or given out to a resend; or its job left"),
-    ("held", "filling", "ATP: stale, and taken by another chunk"),
+    (
+        "held",
+        "filling",
+        "ATP: stale, and taken by another chunk; or what it holds is of an epoch that is over",
+    ),
     ("held", "answered", "SwitchML: the upper switch's result passed through the rack"),
     ("answered", "filling", "SwitchML: the next round of this set began"),
     ("answered", "held", "SwitchML: the same, in a rack with one worker of the job"),
@@ -126,7 +130,7 @@ FLIGHT_CHANGES = (
     ("idle", "sent", "stream: window and span allow the next chunk"),
     ("idle", "queued", "pool: the place's next chunk was released"),
     ("queued", "sent", "pool: its turn came"),
-    ("sent", "lost", "its timer ran out; or later results overtook it (streams); or a custodian pulls it"),
+    ("sent", "lost", "its timer ran out; or results overtook it (streams); or a pull; or a new epoch"),
     ("lost", "sent", "sent again, with the flush flag where there are custodians"),
     ("sent", "done", "stream: its result came, an older one is missing"),
     ("sent", "idle", "its result came, and nothing older is missing; pool: nothing to follow yet"),
@@ -141,6 +145,8 @@ CHUNK_CHANGES = (
     ("absent", "done", "a partial that is complete by itself; an answer; a result made by a switch"),
     ("open", "done", "the last contribution; an answer; a result made by a switch"),
     ("done", "open", "a partial of the chunk one ring further took the place"),
+    ("open", "absent", "a new epoch: all contributions come again; or the custodian lost its state"),
+    ("done", "absent", "the custodian lost its state"),
 )
 
 

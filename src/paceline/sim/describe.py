@@ -10,7 +10,8 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator
@@ -38,9 +39,6 @@ TABLES: dict[str, type[Section]] = {
     "custodian keys": scenario.Custodians,
     "job keys": scenario.Job,
     "fault keys": faults.Faults,
-    "slow keys": faults.SlowWorker,
-    "switch death keys": faults.SwitchDeath,
-    "host death keys": faults.HostDeath,
 }
 MEANINGS = {
     "Scenario.name": "Shown in reports.",
@@ -70,15 +68,11 @@ MEANINGS = {
     "Job.copies": "So many equal jobs.",
     "Job.batch": "Samples a worker and iteration; by default the model's own.",
     "Job.flop_rate": "What a worker sustains, in operations a second.",
-    "Faults.slow": "Workers that compute slowly: `[[faults.slow]]`.",
-    "Faults.switch_dies": "`[[faults.switch_dies]]`.",
-    "Faults.host_dies": "`[[faults.host_dies]]`.",
-    "SlowWorker.job": "Name of the job; a copy has its number: `comm-1`.",
+    "*.job": "Name of the job; a copy has its number: `comm-1`.",
+    "*.time": "When it happens.",
     "SlowWorker.worker": "Its rank, from 0.",
     "SlowWorker.factor": "Times as long.",
-    "SwitchDeath.time": "From then on.",
     "SwitchDeath.switch": "Leaf switches are numbered first, then the upper ones; a star has switch 0.",
-    "HostDeath.time": "From then on.",
     "HostDeath.host": "Workers' hosts come first, then those of dedicated custodians.",
 }
 
@@ -144,9 +138,37 @@ def shown(value: Any, kind: str) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
+def meaning_of(model: type[Section], key: str, tables: Mapping[str, object] = MappingProxyType({})) -> str:
+    """From the source, or from `MEANINGS`; a key without any is an error that says where to write it."""
+    if key in tables:
+        return f"tables `[[faults.{key}]]`, below"
+    places = (
+        written_meanings(model),
+        {key: MEANINGS.get(f"{model.__name__}.{key}") or MEANINGS.get(f"*.{key}")},
+    )
+    for place in places:
+        if text := place.get(key):
+            return text
+    raise LookupError(f"{model.__name__}.{key} has no meaning: write it as a text below the key")
+
+
+def fault_models() -> dict[str, type[Section]]:
+    """The tables inside `[faults]`, by key."""
+    hints = {key: get_args(hint) for key, hint in get_type_hints(faults.Faults).items()}
+    return {key: part[0] for key, part in hints.items() if part and issubclass(part[0], Section)}
+
+
+def fault_tables() -> str:
+    """Each table inside `[faults]`: what it is, and its keys."""
+    parts = []
+    for key, model in fault_models().items():
+        text = " ".join((model.__doc__ or "").split())
+        parts.append(f"`[[faults.{key}]]`: {text}\n\n{keys(model)}")
+    return "\n\n".join(parts)
+
+
 def keys(model: type[Section]) -> str:
     """A table of a section's own keys; tables inside it have their own."""
-    written = written_meanings(model)
     hints = get_type_hints(model, include_extras=True)
     rows = []
     for key, info in model.model_fields.items():
@@ -154,8 +176,8 @@ def keys(model: type[Section]) -> str:
         if isinstance(default, Section | dict) or f"{model.__name__}.{key}" == "Scenario.job":
             continue
         kind = kind_of(hints[key])
-        meaning = written[key] if key in written else MEANINGS[f"{model.__name__}.{key}"]
-        rows.append((f"`{key}`", kind, shown(default, kind), meaning))
+        tables = fault_models() if model is faults.Faults else {}
+        rows.append((f"`{key}`", kind, shown(default, kind), meaning_of(model, key, tables)))
     return table(("key", "unit or choices", "default", "meaning"), rows)
 
 
@@ -173,7 +195,7 @@ def tuned() -> str:
 def sections() -> dict[str, str]:
     """Every generated part, by the name in its marker."""
     parts = {name: keys(model) for name, model in TABLES.items()}
-    return {**parts, "tuned keys": tuned()}
+    return {**parts, "fault tables": fault_tables(), "tuned keys": tuned()}
 
 
 def write(pages: Sequence[str]) -> None:
