@@ -64,10 +64,24 @@ def main():
     )
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
-        page.write_text(f"<body style='margin:0'>{figure.to_html(full_html=False, config={'staticPlot': True})}")
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=8000"]
+        page.write_text(
+            f"<body style='margin:0'>{figure.to_html(full_html=False, config={'staticPlot': True})}"
+        )
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--virtual-time-budget=8000",
+        ]
         target = HERE / "switch-memory.png"
-        command = ["chromium", *flags, f"--window-size={SIZE[0]},{SIZE[1]}", f"--screenshot={target}", page.as_uri()]
+        command = [
+            "chromium",
+            *flags,
+            f"--window-size={SIZE[0]},{SIZE[1]}",
+            f"--screenshot={target}",
+            page.as_uri(),
+        ]
         subprocess.run(command, check=True, capture_output=True)
 
 
