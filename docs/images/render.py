@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from paceline.report.page import COLOURS
