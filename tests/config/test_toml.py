@@ -89,6 +89,18 @@ def test_an_override_without_a_place_is_an_error(override: str) -> None:
         apply_override({"job": [{"name": "a"}]}, override)
 
 
+class Tables(Section):
+    policy: dict[str, Job] = {}
+
+
+def test_a_table_of_tables_knows_its_keys_and_lines(tmp_path: Path) -> None:
+    path = write(tmp_path, '[policy.esa]\nname = "a"\nwrokers = 3\n')
+    with pytest.raises(
+        UserError, match=r"scenario.toml:3: unknown key 'policy.esa.wrokers'; did you mean 'workers'"
+    ):
+        load(path, Tables)
+
+
 def test_lines_of_nested_tables() -> None:
     lines = key_lines("[[a]]\nx = 1\n[a.b]\ny = 2\n[[a]]\nx.z = 3\n")
     assert lines[("a", 0, "x")] == 2

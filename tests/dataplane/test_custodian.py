@@ -433,3 +433,32 @@ def test_an_epoch_deals_the_chunks_anew() -> None:
         custody.custodian_for(chunk, 8, 0) == custody.custodian_for(chunk, 8, 1) for chunk in range(4_000)
     )
     assert 300 < same < 700
+
+
+def test_partials_of_an_epoch_before_are_dropped() -> None:
+    keeper = Keeper(epoch=2)
+    assert keeper.partial(5, 0, epoch=1).verdict == NOTHING
+    assert keeper.count(custody.OUTDATED) == 1
+    assert keeper.count(custody.ACCEPTED) == 0
+
+
+def test_a_new_epoch_voids_partial_sums_and_keeps_results() -> None:
+    keeper = Keeper()
+    keeper.partial(7, 0, 1, 2, chunk=0)
+    keeper.partial(5, 0, chunk=1)
+    assert keeper.partial(1, 1, chunk=1, epoch=1).verdict == NOTHING
+    assert keeper.partial(2, 0, 2, chunk=1, epoch=1).verdict == MULTICAST
+    assert keeper.put(header(wire.QUERY, chunk=0, fan_in=3)).values == (7, 14)
+
+
+def test_a_custodian_that_forgot_has_nothing_and_asks_nothing() -> None:
+    keeper = Keeper()
+    keeper.partial(7, 0, 1, 2, chunk=0)
+    keeper.partial(5, 0, chunk=1)
+    custody.forget(keeper.all, 0, 1)
+    assert keeper.state.timer_ns == NEVER_NS
+    assert keeper.round(10 * PATIENCE_NS) == []
+    assert keeper.put(header(wire.QUERY, chunk=0, fan_in=3)).verdict == NOTHING
+    assert keeper.partial(9, 0, chunk=0, epoch=1).verdict == NOTHING
+    answer = keeper.put(header(wire.ANSWER, chunk=0, fan_in=3), 7)
+    assert (answer.verdict, answer.values) == (MULTICAST, (7, 14))

@@ -259,7 +259,39 @@ def test_each_resend_of_a_chunk_doubles_its_own_wait() -> None:
         now_ns = int(sender.state.timer_ns)
         assert sender.timeout(now_ns) == 1
         assert sender.send(now_ns) == [0]
-    assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 100_000, 100_000]
+    plain = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 100_000, 100_000]
+    assert waits[0] == plain[0]
+    assert all(wait <= waited <= 1.25 * wait for wait, waited in zip(plain, waits, strict=True))
+
+
+def test_workers_that_timed_out_together_do_not_wait_alike() -> None:
+    waits = set()
+    for worker in range(4):
+        sender = started(chunks=1, worker=worker)
+        sender.send()
+        sender.timeout(RTO_NS)
+        sender.send(RTO_NS)
+        waits.add(int(sender.state.timer_ns))
+    assert len(waits) == 4
+
+
+def test_in_a_new_epoch_everything_without_a_result_goes_again() -> None:
+    sender = started(chunks=4)
+    sender.send()
+    sender.result(1)
+    assert sending.change_epoch(sender.all, 0, 7) == 3
+    packets = [sender.poll(5) for _ in range(3)]
+    assert [(int(packet.chunk), int(packet.epoch)) for packet in packets] == [(0, 7), (2, 7), (3, 7)]
+
+
+def test_a_pull_is_no_time_out() -> None:
+    sender = started(chunks=1, resends_max=2)
+    sender.send()
+    for _ in range(5):
+        assert sending.resend(sender.all, 0, 0)
+        assert sender.send() == [0]
+    assert sender.state.timer_ns == RTO_NS
+    assert sender.state.failed == 0
 
 
 def test_a_sender_that_waits_for_nothing_has_no_timer() -> None:

@@ -91,3 +91,20 @@ def test_faults_strike_as_often_as_asked() -> None:
 def test_a_fault_of_nothing_is_refused(faults: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         simulate(scene(*JOBS, faults=faults), "switchml")
+
+
+@pytest.mark.parametrize("policy", ["esa", "always-preempt", "coin-flip"])
+@pytest.mark.parametrize("placement", ["dedicated", "workers"])
+def test_custodians_that_forget_cost_time_and_no_contribution(policy: str, placement: str) -> None:
+    losses = [{"time": time, "job": "a"} for time in ("5 us", "12 us", "40 us")]
+    faults = {"loss": 0.02, "duplicate": 0.02, "reorder": 0.02, "custodian_forgets": losses}
+    sections = {"custodians": {"placement": placement}, "switch": {"slots": 12}, "faults": faults}
+    for seed in range(10):
+        result = simulate(scene(*JOBS, **sections), policy, seed=seed, check=True)
+        assert result.exact, f"seed {seed}: {result.failed}, {result.wrong} wrong"
+
+
+def test_the_custodians_of_no_job_cannot_forget() -> None:
+    faults = {"custodian_forgets": [{"time": "5 us", "job": "nobody"}]}
+    with pytest.raises(UserError, match="no job 'nobody'"):
+        simulate(scene(*JOBS, faults=faults), "esa")
