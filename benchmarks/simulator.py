@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ns3
-from paceline.dataplane.compiled import source_digest
+from paceline.dataplane.compiled import cache_folder
 from paceline.dataplane.wire import HEADER_BYTES
 from paceline.sim.results import RunResult
 from paceline.sim.scenario import Scenario
@@ -97,7 +97,7 @@ def measure_startup() -> dict[str, float]:
     """Seconds of a whole `paceline simulate` process: with nothing compiled, and with everything."""
     code = "from paceline.cli import main; main()"
     command = [sys.executable, "-c", code, "simulate", str(_EXAMPLE), "--policy", "esa", "--json", os.devnull]
-    sources = source_digest()
+    sources = cache_folder()
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PACELINE_CACHE": folder}
         seconds = []
@@ -105,7 +105,7 @@ def measure_startup() -> dict[str, float]:
             started = time.perf_counter()
             subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
             seconds.append(time.perf_counter() - started)
-    if source_digest() != sources:
+    if cache_folder() != sources:
         raise RuntimeError("the sources were edited meanwhile, so that both starts were cold; measure again")
     return {"cold_start_s": seconds[0], "warm_start_s": seconds[1]}
 

@@ -1,14 +1,12 @@
 """How the core is compiled: one decorator, one disk cache that notices every change.
 
-Numba's cache looks at the file of the function it stores, not at what that function calls in other files.
-So the cache lives in a folder named by a hash of all sources that may be compiled together: the core and its
-drivers. A change anywhere in them gives a new folder, and a stale machine code is never loaded.
+The cache's folder is named by a hash of all sources that may be compiled together, the core and its drivers: a
+change anywhere in them gives a new folder, and stale machine code is never loaded (`paceline.numba_cache`).
 
 `NUMBA_DISABLE_JIT=1` leaves everything plain Python: slower, but an index out of range raises, a debugger
 steps, and coverage counts.
 """
 
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,8 @@ from typing import Any, TypeVar
 
 import numba
 import numba.core.config
+
+from paceline.numba_cache import folder_for, save_under_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,21 +26,11 @@ config: Any = numba.core.config
 _COMPILED_FOLDERS = ("dataplane", "sim", "live")
 
 
-def source_digest() -> str:
-    """A hash over the sources of the core and its drivers."""
-    package = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for folder in _COMPILED_FOLDERS:
-        for path in sorted((package / folder).glob("*.py")):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def cache_folder() -> Path:
-    """Where compiled code is kept; `PACELINE_CACHE` moves it."""
-    base = os.environ.get("PACELINE_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "paceline" / f"numba-{source_digest()}{'-bounds' if bounds_checked() else ''}"
+    """Where the compiled core and its drivers are kept."""
+    package = Path(__file__).resolve().parent.parent
+    sources = [path for folder in _COMPILED_FOLDERS for path in sorted((package / folder).glob("*.py"))]
+    return folder_for("numba-bounds" if bounds_checked() else "numba", sources)
 
 
 def interpreted() -> bool:
@@ -63,7 +53,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 def compiled(function: F) -> F:
     """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
-    return njit(cache=True, forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return save_under_lock(njit(cache=True, forceinline=True, **_OPTIONS)(function))  # type: ignore[no-any-return]
 
 
 def compiled_inner(function: F) -> F:

@@ -10,8 +10,8 @@ A custodian holds the partial sum of a chunk that the switch could not finish. T
 Rules: a partial is accepted only if it is disjoint from what is counted, else it is dropped whole, unless it
 holds all that is counted and more: then it takes its place [ATP: a full bitmap overwrites]; a result is made
 only when every contribution is in; a chunk that is done answers whatever comes for it with its result
-again. A chunk that has waited too long sends a reminder to the switch, and from the second time on a pull to
-the workers whose contribution is missing, with back-off [reminder: ours, after ESA; pull: ours].
+again. A chunk that has waited too long sends a reminder to the switch, the next time a pull to the workers whose
+contribution is missing, and so on in turn, with back-off [reminder: ours, after ESA; pull: ours].
 
 Chunks live in a ring of twice the senders' span. That is enough: a worker that still lacks the result of
 chunk c has sent nothing from c + span on, so no chunk from c + span on is complete anywhere, so nobody has
@@ -316,7 +316,7 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     custodians.counters[k, ACCEPTED] += 1
     entry.flag |= packet.flag & (COLLISION | ECN)
     if packet.index != entry.index:
-        # Workers have come to use different aggregators for this lane: the offer brings them together.
+        # Workers have come to use different aggregators for this place in the window: the offer brings them together.
         entry.flag |= COLLISION
     _copy_in(custodians, k, at, buffer, row, replaces)
     if packet.level == 1:

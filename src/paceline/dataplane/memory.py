@@ -1,7 +1,7 @@
 """Switch memory: the aggregators, and who may take one from whom.
 
 An aggregator holds the sum over exactly its `mask`. It is empty when `job` is -1. All switches of a driver
-share one flat array; each owns the range that starts at its `base`. Values are rows of 32-bit integers whose
+share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit integers whose
 width the driver chooses: a driver that carries no values has rows of width zero, and nothing else changes.
 
 The policies differ only here and in when an aggregator is given back (`switch.py`):

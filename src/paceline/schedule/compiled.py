@@ -6,14 +6,14 @@ loads the machine code in a moment. `NUMBA_DISABLE_JIT=1` runs the same function
 """
 
 import functools
-import hashlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+
+from paceline.numba_cache import folder_for, save_under_lock
 
 _config: Any = numba.config
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,11 +25,7 @@ _SOURCES = ("compiled.py", "contention.py", "kernels.py", "dispatch.py", "packin
 
 def cache_folder() -> Path:
     """Where the machine code of exactly these sources is kept."""
-    digest = hashlib.sha256()
-    for name in _SOURCES:
-        digest.update((_HERE / name).read_bytes())
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "paceline" / f"schedule-{digest.hexdigest()[:16]}"
+    return folder_for("schedule", [_HERE / name for name in _SOURCES])
 
 
 _FOLDER = cache_folder()
@@ -40,7 +36,7 @@ def compiled(function: F) -> F:
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(_FOLDER)
     try:
-        wrapped: Any = numba.njit(cache=True, error_model="numpy")(function)
+        wrapped: Any = save_under_lock(numba.njit(cache=True, error_model="numpy")(function))
     finally:
         _config.CACHE_DIR = before
     return wrapped  # type: ignore[no-any-return]

@@ -153,7 +153,7 @@ def _why_failed(setup: Setup, j: int, reason: str) -> str:
     dead_hosts = [str(int(h)) for h in np.flatnonzero(world.host_dead)]
     if dead_hosts:
         return f"host {', '.join(dead_hosts)} with its custodian died"
-    return f"a worker gave up after {setup.scenario.transport.resends_max} resends"
+    return f"a worker gave up after {setup.scenario.transport.resends_max} time-outs of one chunk"
 
 
 def _switch_figures(setup: Setup) -> dict[str, float]:

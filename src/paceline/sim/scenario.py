@@ -1,8 +1,8 @@
 """A scenario: network, switches, transport, jobs and faults, as a user writes it in TOML.
 
 Every key has its default and its unit here; `paceline simulate` reads nothing else. What differs by policy
-is set under `[policy.NAME]`, over `TUNED`: each policy's best settings, found by the sweep that is part of
-`paceline reproduce esa`.
+is set under `[policy.NAME]`, over `TUNED`: defaults that suit a policy everywhere. What suits it at one point is
+found by tuning, as `paceline reproduce esa` does.
 """
 
 from pathlib import Path
@@ -220,7 +220,7 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
         "custodians": {"placement": "workers"},
     },
 }
-"""Best settings by policy, where they differ from the defaults above."""
+"""Defaults by policy, where they differ from those above."""
 
 
 def load_scenario(path: Path, overrides: tuple[str, ...] = ()) -> Scenario:

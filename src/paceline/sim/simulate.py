@@ -22,9 +22,7 @@ def announce_compilation() -> None:
     global _announced
     # The event loop is what takes long; smaller pieces may have been compiled without it.
     if not _announced and not interpreted() and not any(cache_folder().glob("**/engine.run-*.nbi")):
-        print(
-            "paceline: compiling the simulator, once (about half a minute) ...", file=sys.stderr, flush=True
-        )
+        print("paceline: compiling the simulator, once (up to a minute) ...", file=sys.stderr, flush=True)
     _announced = True
 
 

@@ -62,8 +62,6 @@ WORKER = np.dtype(
         ("due_ns", "i8"),
         ("first_chunk", "i8"),
         ("remaining", "i8"),
-        ("iteration_ns", "i8"),
-        ("iterations_ns", "i8"),
         ("done_ns", "i8"),
         ("blocked_ns", "i8"),
         ("slow_num", "i8"),
