@@ -98,11 +98,12 @@ def _verdict(summary: dict[str, Row]) -> list[str]:
         "aggregator only from the first to the last contribution. The gain is therefore largest where memory is "
         f"scarce, and small where it is plentiful: {worst:.2f} at worst.",
     ]
-    plain = summary["esa_over_switchml_worst"]["ours"]
-    if plain < 1:
+    plain = summary["esa_over_switchml_worst"]
+    if plain["ours"] < 1:
         sentences.append(
-            f"With plenty of memory SwitchML is ahead (ESA at {plain:.2f}): its static pool is then as large as the "
-            "window, nothing collides, and it has no fallback path to pay for."
+            f"SwitchML is ahead at some points (ESA at {plain['ours']:.2f} at worst; {plain['setting']}): where its "
+            "static pool is as large as a window nothing collides, there is no fallback path to pay for, and a lost "
+            "packet holds up one slot instead of a window."
         )
     straw = summary["esa_over_always_preempt_worst"]["ours"]
     if straw < 1.0:
