@@ -1,6 +1,6 @@
 """The picture in the README, from a real run: `python docs/images/render.py` (needs chromium).
 
-The example scenario under three policies, each at its best window of 8, 16, 32, 48 and 64.
+The example scenario under three policies, each at its best window of 8, 16, 24, 32, 48 and 64.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from paceline.sim.scenario import load_scenario
 from paceline.sim.simulate import simulate
 
 HERE = Path(__file__).parent
-WINDOWS = (8, 16, 32, 48, 64)
+WINDOWS = (8, 16, 24, 32, 48, 64)
 SIZE = (1000, 620)
 
 
@@ -22,7 +22,7 @@ def best(policy):
     """The run at the window that suits the policy best."""
     runs = []
     for window in WINDOWS:
-        changes = (f"transport.window={window}", "transport.window_min=4")
+        changes = (f"policy.{policy}.transport.window={window}", "transport.window_min=4")
         scenario = load_scenario(HERE.parent.parent / "examples/simulate/quick.toml", changes)
         runs.append((simulate(scenario, policy), window))
     return min(runs, key=lambda run: run[0].avg_jct_s)
