@@ -25,6 +25,7 @@ import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, mix
 from paceline.dataplane.compiled import compiled
+from paceline.dataplane.pacing import due_ns, sample_rtt, slow_down, speed_up
 from paceline.dataplane.wire import COLLISION, ECN, FLUSH, GRADIENT, MAGIC, VERSION
 
 IDLE = 0
@@ -222,7 +223,7 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
             sender.next = chunk + 1
     flight.state = SENT
     flight.sent_ns = now_ns
-    sender.timer_ns = min(sender.timer_ns, _due_ns(sender, flight))
+    sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
     sender.sent += 1
     packet.magic = MAGIC
     packet.version = VERSION
@@ -262,13 +263,13 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
         sender.duplicates += 1
         return DUPLICATE
     if flight.resends == 0:
-        _sample_rtt(sender, now_ns - flight.sent_ns)
+        sample_rtt(sender, now_ns - flight.sent_ns)
     if sender.adaptive != 0:
         if packet.flag & ECN:
             sender.marks += 1
-            _slow_down(sender, chunk)
+            slow_down(sender, chunk)
         else:
-            _speed_up(sender)
+            speed_up(sender)
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
     _finish(senders, i, chunk)
@@ -284,17 +285,17 @@ def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: 
     news = 0
     if marked and sender.adaptive != 0:
         sender.marks += 1
-        _slow_down(sender, sender.oldest)
+        slow_down(sender, sender.oldest)
     last = min(below, sender.next)
     if last > sender.oldest:
         flight = senders.flights[i, (last - 1) % sender.span]
         if flight.state == SENT and flight.resends == 0:
-            _sample_rtt(sender, now_ns - flight.sent_ns)
+            sample_rtt(sender, now_ns - flight.sent_ns)
     while sender.oldest < last:
         before = sender.oldest
         _finish(senders, i, before)
         if sender.adaptive != 0 and not marked:
-            _speed_up(sender)
+            speed_up(sender)
         news += 1
     return news
 
@@ -338,7 +339,7 @@ def _find_lost(senders: Senders, i: int, now_ns: int) -> None:
             found = True
         sender.scan += 1
     if found and sender.adaptive != 0:
-        _slow_down(sender, sender.oldest)
+        slow_down(sender, sender.oldest)
 
 
 @compiled
@@ -361,9 +362,9 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         flight = senders.flights[i, position % sender.span]
         if flight.state != SENT:
             continue
-        due_ns = _due_ns(sender, flight)
-        if due_ns > now_ns:
-            sender.timer_ns = min(sender.timer_ns, due_ns)
+        due = due_ns(sender, flight)
+        if due > now_ns:
+            sender.timer_ns = min(sender.timer_ns, due)
             continue
         flight.backoff += 1
         if flight.backoff > sender.resends_max:
@@ -372,7 +373,7 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         overdue += 1
     sender.timeouts += overdue
     if overdue > 0 and sender.adaptive != 0:
-        _slow_down(sender, sender.oldest)
+        slow_down(sender, sender.oldest)
     return overdue
 
 
@@ -410,43 +411,3 @@ def holds_result(senders: Senders, i: int, chunk: int) -> bool:
     if chunk >= sender.next or chunk < sender.oldest - sender.span:
         return False
     return bool(chunk < sender.oldest or senders.flights[i, chunk % sender.span].state == DONE)
-
-
-@compiled
-def _due_ns(sender: Any, flight: Any) -> int:
-    """When a chunk is overdue; after a time-out a little later for some, so that workers fall out of step."""
-    if flight.backoff > 0:
-        wait_ns = min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns)
-        return int(flight.sent_ns + wait_ns + wait_ns * (mix(sender.worker + 1, flight.chunk) & 255) // 1024)
-    return int(flight.sent_ns + min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns))
-
-
-@compiled
-def _sample_rtt(sender: Any, rtt_ns: int) -> None:
-    """RFC 6298, section 2: the smoothed round trip, its variation, the timer."""
-    if sender.srtt_ns == 0.0:
-        sender.srtt_ns = float(rtt_ns)
-        sender.rttvar_ns = rtt_ns / 2.0
-    else:
-        sender.rttvar_ns += 0.25 * (abs(sender.srtt_ns - rtt_ns) - sender.rttvar_ns)
-        sender.srtt_ns += 0.125 * (rtt_ns - sender.srtt_ns)
-    rto_ns = np.int64(sender.srtt_ns + 4.0 * sender.rttvar_ns)
-    sender.rto_ns = min(max(rto_ns, sender.rto_min_ns), sender.rto_max_ns)
-
-
-@compiled
-def _speed_up(sender: Any) -> None:
-    if sender.window < sender.threshold:
-        sender.window = min(sender.window + 1.0, sender.window_max)
-    elif sender.window < sender.window_max:
-        sender.window = min(sender.window + 1.0 / sender.window, sender.window_max)
-
-
-@compiled
-def _slow_down(sender: Any, chunk: int) -> None:
-    """Halve the window, at most once for each window of chunks."""
-    if chunk < sender.recover:
-        return
-    sender.recover = sender.next
-    sender.window = max(sender.window / 2.0, sender.window_min)
-    sender.threshold = sender.window

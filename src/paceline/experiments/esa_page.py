@@ -102,8 +102,8 @@ def _verdict(summary: dict[str, Row]) -> list[str]:
     if plain["ours"] < 1:
         sentences.append(
             f"SwitchML is ahead at some points (ESA at {plain['ours']:.2f} at worst; {plain['setting']}): where its "
-            "static pool is as large as a window nothing collides, there is no fallback path to pay for, and a lost "
-            "packet holds up one slot instead of a window."
+            "static pool is as large as a window nothing collides and there is no fallback path to pay for. Under loss "
+            "we think it gains because a lost packet holds up one slot instead of a window."
         )
     straw = summary["esa_over_always_preempt_worst"]["ours"]
     if straw < 1.0:

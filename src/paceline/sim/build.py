@@ -166,7 +166,6 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.REORDER] = threshold_of(faults.reorder)
     control[w.SAMPLE_EVERY_NS] = 2_000
     control[w.RING_ACK_EVERY] = setup.scenario.transport.ack_every
-    control[w.POOL_LOW] = setup.world.pool.meta[0]
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
 
 

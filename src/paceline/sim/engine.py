@@ -35,7 +35,6 @@ from paceline.sim.world import (
     NEXT_SAMPLE_NS,
     NOW_NS,
     OUT,
-    POOL_LOW,
     REORDER,
     REORDERED,
     SAMPLE_EVERY_NS,
@@ -184,7 +183,6 @@ def _sample(world: World, now_ns: int) -> None:
         world.samples[row, j] = used
     control[SAMPLES] = row + 1
     control[NEXT_SAMPLE_NS] = now_ns + control[SAMPLE_EVERY_NS]
-    control[POOL_LOW] = min(control[POOL_LOW], world.pool.meta[0])
 
 
 @compiled_apart

@@ -57,7 +57,7 @@ class Links(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Packets in flight; `stack[:meta[0]]` are the free ones, `meta[1]` the fewest that were ever free."""
+    """Packets in flight; `stack[:meta[0]]` are the free ones."""
 
     packets: Any
     values: Any
@@ -71,7 +71,7 @@ def new_pool(capacity: int, width: int) -> Pool:
         np.zeros(capacity, dtype=POOL_PACKET).view(np.recarray),
         np.zeros((capacity, width), dtype=np.int32),
         np.arange(capacity - 1, -1, -1, dtype=np.int32),
-        np.array([capacity, capacity], dtype=np.int64),
+        np.array([capacity], dtype=np.int64),
     )
 
 
@@ -84,7 +84,7 @@ def grown_pool(pool: Pool) -> Pool:
     free = int(pool.meta[0])
     new.stack[old : old + free] = pool.stack[:free]
     new.stack[:old] = np.arange(2 * old - 1, old - 1, -1)
-    new.meta[:] = old + free
+    new.meta[0] = old + free
     return new
 
 

@@ -1,0 +1,107 @@
+"""What custodians keep: verdicts, chunk states, counters, and the records of custodians and their chunks.
+
+`custodian.py` is the program that runs over this state; a driver makes it with `new_custodians`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.dataplane.sender import NEVER_NS
+
+NOTHING = 0
+MULTICAST = 1
+UNICAST = 2
+
+ABSENT = 0
+OPEN = 1
+FINISHED = 2
+CHUNK_STATES = ("absent", "open", "done")
+
+ACCEPTED = 0
+OVERLAPS = 1
+OUTDATED = 2
+FINISHES = 3
+REPLAYS = 4
+REMINDERS_SENT = 5
+PULLS_SENT = 6
+REFUSED = 7
+KEPT = 8
+COUNTER_NAMES = (
+    "accepted",
+    "dropped_overlap",
+    "dropped_outdated",
+    "finished",
+    "replayed",
+    "reminders",
+    "pulls",
+    "refused",
+    "kept",
+)
+
+CUSTODIAN = np.dtype(
+    [
+        ("job", "i4"),
+        ("endpoint", "i4"),
+        ("epoch", "i4"),
+        ("ring", "i4"),
+        ("reminders", "i4"),
+        ("pulls", "i4"),
+        ("fan_in_upper", "i4"),
+        ("count", "i4"),
+        ("slots", "i8"),
+        ("patience_ns", "i8"),
+        ("patience_max_ns", "i8"),
+        ("timer_ns", "i8"),
+        ("low", "i8"),
+        ("high", "i8"),
+        ("cursor", "i8"),
+        ("now_ns", "i8"),
+    ],
+    align=True,
+)
+
+CUSTODY = np.dtype(
+    [
+        ("chunk", "i8"),
+        ("racks", "u8"),
+        ("due_ns", "i8"),
+        ("index", "i8"),
+        ("offer", "i8"),
+        ("attempts", "i4"),
+        ("exponent", "i4"),
+        ("state", "u1"),
+        ("flag", "u1"),
+        ("priority", "u1"),
+    ],
+    align=True,
+)
+"""What a custodian keeps of a chunk."""
+
+
+class Custodians(NamedTuple):
+    """Custodians of a driver: `state[k]`, chunks in `chunks[k, chunk % ring]`, workers in `masks`."""
+
+    state: Any
+    chunks: Any
+    masks: Any
+    fan_in: Any
+    values: Any
+    counters: Any
+
+
+def new_custodians(count: int, ring: int, racks: int, width: int) -> Custodians:
+    """Room for `count` custodians of `ring` chunks each, for jobs that span at most `racks` racks."""
+    count = max(count, 1)
+    chunks = np.zeros((count, ring), dtype=CUSTODY).view(np.recarray)
+    chunks.chunk = -1
+    state = np.zeros(count, dtype=CUSTODIAN).view(np.recarray)
+    state.timer_ns = NEVER_NS
+    return Custodians(
+        state,
+        chunks,
+        np.zeros((count, ring, racks), dtype=np.uint64),
+        np.ones((count, racks), dtype=np.int64),
+        np.zeros((count, ring, width), dtype=np.int32),
+        np.zeros((count, len(COUNTER_NAMES)), dtype=np.int64),
+    )

@@ -1,0 +1,52 @@
+"""How fast a sender goes and how long it waits: the round trip, the timer, the window.
+
+Pure arithmetic on a sender's record (`sender.py`): RFC 6298 for the timer, additive increase and halving for
+the window [ATP].
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.dataplane.bits import mix
+from paceline.dataplane.compiled import compiled
+
+
+@compiled
+def due_ns(sender: Any, flight: Any) -> int:
+    """When a chunk is overdue; after a time-out a little later for some, so that workers fall out of step."""
+    if flight.backoff > 0:
+        wait_ns = min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns)
+        return int(flight.sent_ns + wait_ns + wait_ns * (mix(sender.worker + 1, flight.chunk) & 255) // 1024)
+    return int(flight.sent_ns + min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns))
+
+
+@compiled
+def sample_rtt(sender: Any, rtt_ns: int) -> None:
+    """RFC 6298, section 2: the smoothed round trip, its variation, the timer."""
+    if sender.srtt_ns == 0.0:
+        sender.srtt_ns = float(rtt_ns)
+        sender.rttvar_ns = rtt_ns / 2.0
+    else:
+        sender.rttvar_ns += 0.25 * (abs(sender.srtt_ns - rtt_ns) - sender.rttvar_ns)
+        sender.srtt_ns += 0.125 * (rtt_ns - sender.srtt_ns)
+    rto_ns = np.int64(sender.srtt_ns + 4.0 * sender.rttvar_ns)
+    sender.rto_ns = min(max(rto_ns, sender.rto_min_ns), sender.rto_max_ns)
+
+
+@compiled
+def speed_up(sender: Any) -> None:
+    if sender.window < sender.threshold:
+        sender.window = min(sender.window + 1.0, sender.window_max)
+    elif sender.window < sender.window_max:
+        sender.window = min(sender.window + 1.0 / sender.window, sender.window_max)
+
+
+@compiled
+def slow_down(sender: Any, chunk: int) -> None:
+    """Halve the window, at most once for each window of chunks."""
+    if chunk < sender.recover:
+        return
+    sender.recover = sender.next
+    sender.window = max(sender.window / 2.0, sender.window_min)
+    sender.threshold = sender.window
