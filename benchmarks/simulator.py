@@ -97,7 +97,7 @@ def measure_startup() -> dict[str, float]:
     """Seconds of a whole `paceline simulate` process: with nothing compiled, and with everything."""
     code = "from paceline.cli import main; main()"
     command = [sys.executable, "-c", code, "simulate", str(_EXAMPLE), "--policy", "esa", "--json", os.devnull]
-    sources = cache_folder()
+    sources = cache_folder("sim")
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PACELINE_CACHE": folder}
         seconds = []
@@ -105,7 +105,7 @@ def measure_startup() -> dict[str, float]:
             started = time.perf_counter()
             subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
             seconds.append(time.perf_counter() - started)
-    if cache_folder() != sources:
+    if cache_folder("sim") != sources:
         raise RuntimeError("the sources were edited meanwhile, so that both starts were cold; measure again")
     return {"cold_start_s": seconds[0], "warm_start_s": seconds[1]}
 

@@ -216,7 +216,7 @@ def test_a_cold_start_is_announced_once_even_if_small_pieces_are_compiled(
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(simulating, "interpreted", lambda: False)
-    pieces = compiling.cache_folder() / "dataplane"
+    pieces = compiling.cache_folder("sim") / "dataplane"
     pieces.mkdir(parents=True)
     (pieces / "sender.start-1.py311.nbi").touch()
     monkeypatch.setattr(simulating, "_announced", False)

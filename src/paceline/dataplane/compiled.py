@@ -1,12 +1,14 @@
 """How the core is compiled: one decorator, one disk cache that notices every change.
 
-The cache's folder is named by a hash of all sources that may be compiled together, the core and its drivers: a
-change anywhere in them gives a new folder, and stale machine code is never loaded (`paceline.numba_cache`).
+A cache folder is named by a hash of all sources that are compiled together: the core alone, or the core and one of
+its drivers. A change anywhere in them gives a new folder, and stale machine code is never loaded
+(`paceline.numba_cache`); a change in one driver leaves the other's code as it was.
 
 `NUMBA_DISABLE_JIT=1` leaves everything plain Python: slower, but an index out of range raises, a debugger
 steps, and coverage counts.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 njit: Any = numba.njit
 config: Any = numba.core.config
 
-_COMPILED_FOLDERS = ("dataplane", "sim", "live")
+_CORE = "dataplane"
 
 
-def cache_folder() -> Path:
-    """Where the compiled core and its drivers are kept."""
+def cache_folder(driver: str = _CORE) -> Path:
+    """Where compiled code is kept: the core's, or that of the driver in this folder of the package."""
     package = Path(__file__).resolve().parent.parent
-    sources = [path for folder in _COMPILED_FOLDERS for path in sorted((package / folder).glob("*.py"))]
-    return folder_for("numba-bounds" if bounds_checked() else "numba", sources)
+    sources = [path for folder in sorted({_CORE, driver}) for path in sorted((package / folder).glob("*.py"))]
+    return folder_for(f"numba-{driver}{'-bounds' if bounds_checked() else ''}", sources)
 
 
 def interpreted() -> bool:
@@ -43,9 +45,7 @@ def bounds_checked() -> bool:
     return bool(config.BOUNDSCHECK)
 
 
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    config.CACHE_DIR = str(cache_folder())
-
+_folder_at_import = functools.cache(cache_folder)
 
 # No reference counting (`_nrt`): compiled code creates no array, and Numba refuses it if it tries.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
@@ -53,6 +53,9 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 def compiled(function: F) -> F:
     """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
+    if not os.environ.get("NUMBA_CACHE_DIR"):
+        # Numba reads this setting when it decorates.
+        config.CACHE_DIR = str(_folder_at_import(Path(function.__code__.co_filename).parent.name))
     return save_under_lock(njit(cache=True, forceinline=True, **_OPTIONS)(function))  # type: ignore[no-any-return]
 
 

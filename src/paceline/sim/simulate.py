@@ -21,7 +21,7 @@ def announce_compilation() -> None:
     """Say once, on a cold start, why nothing seems to happen."""
     global _announced
     # The event loop is what takes long; smaller pieces may have been compiled without it.
-    if not _announced and not interpreted() and not any(cache_folder().glob("**/engine.run-*.nbi")):
+    if not _announced and not interpreted() and not any(cache_folder("sim").glob("**/engine.run-*.nbi")):
         print("paceline: compiling the simulator, once (up to a minute) ...", file=sys.stderr, flush=True)
     _announced = True
 

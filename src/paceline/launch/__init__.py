@@ -1,0 +1,1 @@
+"""Jobs on machines: one small protocol, and a launcher for each engine."""

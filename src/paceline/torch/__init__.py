@@ -1,0 +1,1 @@
+"""PyTorch: the `paceline` backend of `torch.distributed`, and what builds on it."""
