@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.dataplane import compiled as compiling
+from paceline.errors import UserError
 from paceline.sim import simulate as simulating
 from paceline.sim import world as w
 from paceline.sim.build import build
@@ -236,3 +237,24 @@ def test_jitter_is_drawn_anew_for_each_worker_and_iteration() -> None:
     share = result.avg_jct_s / (50 * compute_s(scenario)) - 1
     assert 0.35 < share < 0.65
     assert not np.isclose(share, simulate(scenario, "esa", seed=9).avg_jct_s / (50 * compute_s(scenario)) - 1)
+
+
+def test_a_job_starts_when_those_before_it_have_ended() -> None:
+    first, second = (
+        job(name="first", iterations=2),
+        job(name="second", iterations=1, after=["first"], arrival="1us"),
+    )
+    result = simulate(scene(first, second), "esa", check=True)
+    alone = simulate(scene(job(name="second", iterations=1)), "esa")
+    jobs = {j.name: j for j in result.jobs}
+    assert result.exact
+    assert jobs["second"].waited_s == pytest.approx((jobs["first"].jct_s or 0) - 1e-6, abs=1e-9)
+    assert jobs["second"].mean_iteration_s == pytest.approx(alone.jobs[0].mean_iteration_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("after", "message"), [(["nobody"], "does not exist"), (["second"], "wait for each other")]
+)
+def test_an_order_of_jobs_that_cannot_be_is_refused(after: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        simulate(scene(job(name="first", after=after), job(name="second", after=["first"])), "esa")

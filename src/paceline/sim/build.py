@@ -142,6 +142,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
             (sizes.workers, 2, tables.places if on_ring else 1, sizes.width), dtype=np.int32
         ),
         deaths=_deaths(scenario, jobs, place),
+        after=_predecessors(jobs),
         samples=np.zeros((SAMPLES, len(jobs)), dtype=np.int32),
         sample_ns=np.zeros(SAMPLES, dtype=np.int64),
         outbox=np.zeros((room, 3), dtype=np.int64),
@@ -201,6 +202,26 @@ def _deaths(scenario: Scenario, jobs: list[Job], place: Place) -> object:
     return deaths
 
 
+def _predecessors(jobs: list[Job]) -> object:
+    """For each job in turn, the jobs that must have ended before it starts."""
+    numbers = {job.name: j for j, job in enumerate(jobs)}
+    waiting = {job.name: set(job.after) for job in jobs}
+    for job in jobs:
+        for name in job.after:
+            if name not in numbers:
+                raise UserError(
+                    f"job {job.name!r} comes after {name!r}, which does not exist", place="job.after"
+                )
+    while waiting:
+        ready = [name for name, before in waiting.items() if not before & waiting.keys()]
+        if not ready:
+            raise UserError(f"jobs wait for each other: {', '.join(sorted(waiting))}", place="job.after")
+        for name in ready:
+            del waiting[name]
+    flat = [numbers[name] for job in jobs for name in job.after]
+    return np.array(flat or [0], dtype=np.int32)
+
+
 def _members(place: Place, jobs: int) -> tuple[object, object]:
     """Who is below each switch, by job: endpoints under a leaf, leaves under an upper switch."""
     members: list[int] = []
@@ -227,6 +248,8 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         fan_in = {leaf: leaves.count(leaf) for leaf in leaves}
         record = world.jobs[j]
         record.arrival_ns, record.chunks, record.table = job.arrival, tables.chunks[j], tables.first[j]
+        record.after_first = sum(len(earlier.after) for earlier in setup.jobs[:j])
+        record.after_count = len(job.after)
         record.flows, record.iterations = tables.flows[j], job.iterations
         record.first_worker, record.workers = worker, job.workers
         record.first_custodian, record.custodians = custodian, sizes.dedicated

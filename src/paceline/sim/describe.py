@@ -64,7 +64,7 @@ MEANINGS = {
     "Job.model": "One that `paceline models` lists.",
     "Job.workers": "One a host, unless `hosts` says otherwise.",
     "Job.iterations": "Forward and backward passes of each worker.",
-    "Job.arrival": "When the job starts.",
+    "Job.arrival": "When the job starts, if none must end before.",
     "Job.copies": "So many equal jobs.",
     "Job.batch": "Samples a worker and iteration; by default the model's own.",
     "Job.flop_rate": "What a worker sustains, in operations a second.",

@@ -146,10 +146,10 @@ def _tick(world: World, now_ns: int) -> None:
     for j in range(world.jobs.shape[0]):
         job = world.jobs[j]
         if job.started == 0 and job.failed_ns == 0:
-            if job.arrival_ns <= now_ns:
+            if job.arrival_ns <= now_ns and not _must_wait(world, j):
                 record = world.switch.jobs[0, j]
                 start_job(world, j, record.pool_base, record.pool_size, now_ns)
-            else:
+            elif job.arrival_ns > now_ns:
                 next_ns = min(next_ns, job.arrival_ns)
     while control[NEXT_DEATH] < world.deaths.shape[0] and world.deaths[control[NEXT_DEATH]].time_ns <= now_ns:
         _die(world, control[NEXT_DEATH], now_ns)
@@ -160,6 +160,17 @@ def _tick(world: World, now_ns: int) -> None:
         _sample(world, now_ns)
     next_ns = min(next_ns, control[NEXT_SAMPLE_NS])
     set_time(world.queue, control[CLOCK], next_ns)
+
+
+@compiled_inner
+def _must_wait(world: World, j: int) -> bool:
+    """Is a job that comes before this one still to end? Its end wakes the clock."""
+    job = world.jobs[j]
+    for i in range(job.after_first, job.after_first + job.after_count):
+        before = world.jobs[world.after[i]]
+        if before.done_ns == 0 and before.failed_ns == 0:
+            return True
+    return False
 
 
 @compiled_apart

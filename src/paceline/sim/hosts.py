@@ -19,6 +19,7 @@ from paceline.sim.queue import set_time
 from paceline.sim.world import (
     BACKWARD,
     BLOCKED,
+    CLOCK,
     DELIVERED,
     DRAINING,
     FINISHED,
@@ -137,7 +138,7 @@ def _finish_worker(world: World, w: int, now_ns: int) -> None:
     job.finished += 1
     if job.finished == job.workers:
         job.done_ns = now_ns
-        _end_job(world, worker.job)
+        _end_job(world, worker.job, now_ns)
 
 
 @compiled_apart
@@ -146,13 +147,17 @@ def fail_job(world: World, j: int, now_ns: int) -> None:
     job = world.jobs[j]
     if job.done_ns == 0 and job.failed_ns == 0:
         job.failed_ns = now_ns
-        _end_job(world, j)
+        _end_job(world, j, now_ns)
 
 
 @compiled_inner
-def _end_job(world: World, j: int) -> None:
-    """Leave the switches; what is still on its way finds nobody, and timers go quiet by themselves."""
+def _end_job(world: World, j: int, now_ns: int) -> None:
+    """Leave the switches; what is still on its way finds nobody, and timers go quiet by themselves.
+
+    The clock looks for jobs that waited for this one.
+    """
     world.control[JOBS_LEFT] -= 1
+    set_time(world.queue, world.control[CLOCK], now_ns)
     for s in range(world.switch.config.shape[0]):
         release_job(world.switch, s, j)
 
@@ -162,6 +167,7 @@ def start_job(world: World, j: int, pool_base: int, pool_size: int, now_ns: int)
     """The job arrives: switches admit it, workers begin."""
     job = world.jobs[j]
     job.started = 1
+    job.started_ns = now_ns
     for s in range(world.switch.config.shape[0]):
         admit_job(world.switch, s, j, 255, pool_base, pool_size)
     for w in range(job.first_worker, job.first_worker + job.workers):

@@ -25,6 +25,8 @@ class JobResult:
     blocked_share: float | None
     """Share of its life in which workers waited for results."""
     failed: str | None = None
+    waited_s: float = 0.0
+    """From its arrival to its start, while jobs that come before it ran."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def _job_result(setup: Setup, j: int, reason: str) -> JobResult:
             _why_failed(setup, j, reason),
         )  # fmt: skip
     life_s = float(record.done_ns - record.arrival_ns) * 1e-9
+    waited_s = float(record.started_ns - record.arrival_ns) * 1e-9
+    ran_s = life_s - waited_s
     blocked_s = float(np.mean(workers.blocked_ns)) * 1e-9
     return JobResult(
         name=job.name,
@@ -132,8 +136,9 @@ def _job_result(setup: Setup, j: int, reason: str) -> JobResult:
         arrival_s=job.arrival * 1e-9,
         jct_s=life_s,
         iterations=job.iterations,
-        mean_iteration_s=life_s / job.iterations,
-        blocked_share=min(1.0, max(0.0, blocked_s / life_s)),
+        mean_iteration_s=ran_s / job.iterations,
+        blocked_share=min(1.0, max(0.0, blocked_s / ran_s)),
+        waited_s=waited_s,
     )
 
 

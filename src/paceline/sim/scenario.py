@@ -137,6 +137,8 @@ class Job(Section):
     """Each worker's computation takes up to this share longer, drawn anew each iteration."""
     hosts: list[int] | None = None
     """Where the workers are; by default the next hosts in turn."""
+    after: list[str] = []
+    """Jobs that must have ended before this one starts, such as those that use its GPUs first."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Job":

@@ -53,6 +53,9 @@ JOB = np.dtype(
         ("finished", "i4"),
         ("wrong", "i8"),
         ("checked", "i8"),
+        ("started_ns", "i8"),
+        ("after_first", "i4"),
+        ("after_count", "i4"),
     ],
     align=True,
 )
@@ -150,6 +153,7 @@ class World(NamedTuple):
     ring_seen: Any
     ring_values: Any
     deaths: Any
+    after: Any
     samples: Any
     sample_ns: Any
     outbox: Any
