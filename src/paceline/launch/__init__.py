@@ -1,1 +1,1 @@
-"""Jobs on machines: one small protocol, and a launcher for each engine."""
+"""Launchers: a plan becomes running jobs, on this machine, on Slurm or on Ray; what happened is kept on disk."""

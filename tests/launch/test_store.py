@@ -1,0 +1,55 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import UserError
+from paceline.launch import schema
+from paceline.launch.store import FILE, Store
+
+
+def test_what_is_written_is_read_by_another(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "run")
+    with store.transaction():
+        store.set_meta(began=12.5, policy="ls")
+        store.insert(
+            "placements", job="a", attempt=1, server="s0", slots=2, gpus=[0, 1], start=13.0, reason="r"
+        )
+        store.event(13.0, "start", "a starts on s0", job="a", reason="r", figures={"remaining_s": 4})
+    store.end_placements("a", 1, 15.0)
+    reader = Store.open_to_read(tmp_path / "run")
+    assert reader.meta() == {"version": schema.VERSION, "began": 12.5, "policy": "ls"}
+    assert reader.placements() == [
+        {"job": "a", "attempt": 1, "server": "s0", "slots": 2, "gpus": [0, 1], "start": 13.0, "end": 15.0,
+         "reason": "r"}
+    ]  # fmt: skip
+    assert reader.events()[0]["figures"] == {"remaining_s": 4}
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.set_meta(policy="ff")
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    with pytest.raises(ZeroDivisionError), store.transaction():  # noqa: PT012
+        store.event(1.0, "run", "begins")
+        with store.transaction():
+            store.set_meta(policy="ls")
+        _ = 1 / 0
+    assert store.events() == []
+    assert "policy" not in store.meta()
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        Store.open(tmp_path)
+    Store.create(tmp_path).close()
+    with pytest.raises(UserError, match="--resume"):
+        Store.create(tmp_path)
+    newer = Store.open(tmp_path)
+    newer.set_meta(version=99)
+    newer.close()
+    with pytest.raises(UserError, match="version 99"):
+        Store.open(tmp_path)
+    (tmp_path / FILE).write_bytes(b"no database at all, but long enough to be taken for one" * 20)
+    with pytest.raises(UserError, match="cannot be read"):
+        Store.open_to_read(tmp_path)
