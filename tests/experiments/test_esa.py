@@ -8,6 +8,7 @@ import pytest
 
 from paceline.experiments import esa, esa_points
 from paceline.experiments.esa_points import Point, all_points, bdp_slots, grid, run_point
+from paceline.experiments.harness import Sweep
 from paceline.sim.scenario import POLICIES
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     points = [point(policy, slots) for slots in (bdp_slots() // 2, 8 * bdp_slots()) for policy in POLICIES]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(esa, "all_points", lambda quick: points)
-        esa.reproduce(out, quick=True, processes=1)
+        esa.reproduce(out, quick=True, sweep=Sweep(processes=1))
     return out
 
 

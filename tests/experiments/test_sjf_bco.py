@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.experiments import sjf_bco
+from paceline.experiments.harness import Sweep
 from paceline.experiments.sjf_bco import Size, is_u_shape, mean_of, paired_gap, paper_gap
 from paceline.experiments.sjf_bco_points import Point, run_point
 from paceline.schedule.generate import PaperSetting
@@ -49,7 +50,7 @@ def test_a_tiny_run_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
         sjf_bco, "QUICK", Size(seeds=2, kappa_seeds=2, sweep_seeds=1, exact_cases=2, evaluations=120)
     )
     monkeypatch.setattr(sjf_bco, "SHARES", (0.15,))
-    entries = sjf_bco.reproduce(tmp_path, quick=True, processes=1)
+    entries = sjf_bco.reproduce(tmp_path, quick=True, sweep=Sweep(processes=1))
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written.keys() == entries.keys()
     wanted = [f"makespan_gap_{other}_{servers}" for other in ("ls", "ff") for servers in (10, 15, 20)]

@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from paceline.commands.sweep_options import Jobs, RayAddress, Resume, sweep_options
+
 
 def esa(
     out: Annotated[Path, typer.Option(help="Folder for the page, the CSV files and summary.json.")] = Path(
         "out/esa"
     ),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points: two minutes on two cores.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")] = None,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    resume: Resume = False,
 ) -> None:
     """Repeat the ESA paper's claim: average job completion time by jobs, switch memory, workers and loss.
 
@@ -21,14 +25,17 @@ def esa(
 
       paceline reproduce esa --quick
 
-      paceline reproduce esa --out out/esa
+      paceline reproduce esa --out out/esa --resume
+
+      paceline reproduce esa --ray head:6379
     """
     from rich.console import Console
     from rich.table import Table
 
     from paceline.experiments.esa import reproduce
 
-    summary = reproduce(out, quick, jobs)
+    with sweep_options(out, jobs, ray, resume) as sweep:
+        summary = reproduce(out, quick, sweep)
     console = Console(width=None if Console().is_terminal else 160, highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("claim", "paper", "ours", "setting"):

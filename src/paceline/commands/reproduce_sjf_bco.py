@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from paceline.commands.sweep_options import Jobs, RayAddress, Resume, sweep_options
+
 
 def sjf_bco(
     out: Annotated[Path, typer.Option(help="Folder for the page, the CSV files and summary.json.")] = Path(
         "out/sjf-bco"
     ),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds: about a minute on two cores.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")] = None,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    resume: Resume = False,
 ) -> None:
     """Repeat the SJF-BCO paper's figures 4-7: four schedulers, kappa, 10/15/20 servers, lambda.
 
@@ -21,14 +25,17 @@ def sjf_bco(
 
       paceline reproduce sjf-bco --quick
 
-      paceline reproduce sjf-bco --out out/sjf-bco
+      paceline reproduce sjf-bco --out out/sjf-bco --resume
+
+      paceline reproduce sjf-bco --ray head:6379
     """
     from rich.console import Console
     from rich.table import Table
 
     from paceline.experiments.sjf_bco import reproduce
 
-    entries = reproduce(out, quick, jobs)
+    with sweep_options(out, jobs, ray, resume) as sweep:
+        entries = reproduce(out, quick, sweep)
     console = Console(width=None if Console().is_terminal else 120, highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("figure", "paper", "ours"):

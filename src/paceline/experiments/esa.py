@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.experiments.esa_page import write_page
 from paceline.experiments.esa_points import Point, all_points, run_point
-from paceline.experiments.harness import run_points, write_csv, write_summary
+from paceline.experiments.harness import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.sim.simulate import warm_up
 
 PAPER_SPEEDUP = 1.35
@@ -18,12 +18,11 @@ PAPER_SPEEDUP = 1.35
 Row = dict[str, Any]
 
 
-def reproduce(out: Path, quick: bool, processes: int | None = None) -> dict[str, Row]:
+def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
     """Run all points, write rows.csv, summary.json and index.html into `out`; gives the summary."""
-    warm_up()
     # The heaviest first: no process is left alone with a long point at the end.
     points = sorted(all_points(quick), key=_weight, reverse=True)
-    rows = run_points(run_point, points, "points", processes)
+    rows = run_points(run_point, points, "points", sweep, prepare=warm_up)
     order = {point: number for number, point in enumerate(all_points(quick))}
     rows = [row for _, row in sorted(zip(points, rows, strict=True), key=lambda pair: order[pair[0]])]
     write_csv(out / "rows.csv", rows)

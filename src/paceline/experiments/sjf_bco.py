@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.experiments import harness
+from paceline.experiments.harness import HERE, Sweep
 from paceline.experiments.sjf_bco_points import Point, run_point
 from paceline.schedule.generate import PaperSetting
 
@@ -82,9 +83,9 @@ def points(size: Size) -> list[Point]:
     return listed
 
 
-def collect(listed: Sequence[Point], processes: int | None = None) -> dict[str, Rows]:
+def collect(listed: Sequence[Point], sweep: Sweep = HERE) -> dict[str, Rows]:
     """Run the points; rows by kind."""
-    results = harness.run_points(run_point, listed, "reproduce sjf-bco", processes)
+    results = harness.run_points(run_point, listed, "reproduce sjf-bco", sweep)
     rows: dict[str, Rows] = {}
     for point, result in zip(listed, results, strict=True):
         rows.setdefault(point.kind, []).extend(result)
@@ -226,12 +227,12 @@ def _our_entries(rows: dict[str, Rows], seeds: int) -> dict[str, dict[str, Any]]
     }
 
 
-def reproduce(out: Path, quick: bool, processes: int | None = None) -> dict[str, dict[str, Any]]:
+def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, dict[str, Any]]:
     """Run everything and write CSV, page and summary to `out`."""
     from paceline.experiments.sjf_bco_page import write_page
 
     size = QUICK if quick else FULL
-    rows = collect(points(size), processes)
+    rows = collect(points(size), sweep)
     for kind, listed in rows.items():
         harness.write_csv(out / f"{kind}.csv", listed)
     entries = summary(rows)
