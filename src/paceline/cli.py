@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(no_args_is_help=True, help="Repeat a paper's experiment: tables, CSV, plots, a page.")
 app.add_typer(reproduce, name="reproduce")
+bench = typer.Typer(no_args_is_help=True, help="Measure the live data plane beside its peers.")
+app.add_typer(bench, name="bench")
 
 
 def _version(wanted: bool) -> None:
@@ -37,12 +39,14 @@ def root(
 
 
 def _register() -> None:
-    from paceline.commands import COMMANDS, REPRODUCTIONS
+    from paceline.commands import BENCHMARKS, COMMANDS, REPRODUCTIONS
 
     for name, command in COMMANDS.items():
         app.command(name)(command)
     for name, command in REPRODUCTIONS.items():
         reproduce.command(name)(command)
+    for name, command in BENCHMARKS.items():
+        bench.command(name)(command)
 
 
 _register()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from paceline.commands.bench import allreduce as bench_allreduce
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.reproduce_esa import esa as reproduce_esa
@@ -17,4 +18,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": reproduce_esa,
     "sjf-bco": reproduce_sjf_bco,
+}
+BENCHMARKS: dict[str, Callable[..., Any]] = {
+    "allreduce": bench_allreduce,
 }

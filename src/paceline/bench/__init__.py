@@ -1,0 +1,1 @@
+"""Measuring all-reduce as a user gets it: real processes, the real backend, a peer in the same run."""

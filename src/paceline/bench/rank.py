@@ -1,0 +1,171 @@
+"""One rank of a measurement, a process of its own: `python -m paceline.bench.rank PLAN`, started by `bench.run`.
+
+Rank and rendezvous come in torchrun's variables, the switch in the backend's. All ranks walk through the plan in
+step; rank 0 prints one line of JSON a row. A repetition is a batch of all-reduces back to back, as in nccl-tests,
+preceded by a barrier; its time is the slowest rank's. The backends take turns within each repetition, so that
+whatever else happens on the machine meets both.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.bench.plan import OURS, SPINNING, Plan, Row
+from paceline.bench.reference import ITEM_BYTES, TILE, Reference, digest, tile
+
+BATCH_BYTES_MAX = 32_000_000
+BATCH_MAX = 100
+BATCH_S = 0.1
+"""A batch should take as long, so that the barrier's skew is small beside it."""
+WARM_UP_S = 0.3
+WARM_UPS_MIN = 2
+WARM_UPS_MAX = 50
+REPEAT_MIN = 3
+REPEAT_MAX = 15
+SPINS = 2_000
+
+Group = Any
+"""torch's ProcessGroup; its own annotations do not agree on what `new_group` returns."""
+
+
+class Rank:
+    """This process's groups and numbers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.rank = int(os.environ["RANK"])
+        timeout = timedelta(seconds=plan.timeout_s)
+        default = OURS if OURS in plan.backends else plan.backends[0]
+        if default == OURS:
+            import paceline.torch  # noqa: F401 (registers the backend)
+        dist.init_process_group(default, timeout=timeout)
+        self.control: Group = dist.new_group(backend="gloo", timeout=timeout)
+        self.groups: dict[str, Group] = {default: dist.group.WORLD}
+        for name in plan.backends:
+            if name not in self.groups:
+                self.groups[name] = dist.new_group(backend=name, timeout=timeout)
+        self.dtype: torch.dtype = getattr(torch, plan.dtype)
+        length = min(TILE, max(1, max(plan.sizes) // ITEM_BYTES[plan.dtype]))
+        self.tile = torch.from_numpy(tile(self.rank, plan.dtype, length)).to(self.dtype)
+        self.reference = Reference(plan.workers, plan.dtype, length)
+
+    def rows(self) -> Iterator[Row]:
+        """Every size with every backend, in turns."""
+        for size in self.plan.sizes:
+            yield from self._measure(size)
+
+    def _measure(self, size_bytes: int) -> Iterator[Row]:
+        count = size_bytes // ITEM_BYTES[self.plan.dtype]
+        one = torch.empty((1, count), dtype=self.dtype)
+        seconds = {name: self._warm_up(name, one) for name in self.plan.variants()}
+        batch = max(1, int(min(BATCH_MAX, BATCH_BYTES_MAX // one.nbytes, BATCH_S / max(seconds.values()))))
+        buffers = torch.empty((batch, count), dtype=self.dtype) if batch > 1 else one
+        longest = max(seconds.values()) * len(buffers)
+        repeat = self.plan.repeat or int(min(REPEAT_MAX, max(REPEAT_MIN, self.plan.budget_s / longest)))
+        times: dict[str, list[float]] = {name: [] for name in self.plan.variants()}
+        wrong = dict.fromkeys(times, 0)
+        cpu = dict.fromkeys(times, 0.0)
+        for i in range(repeat):
+            turn = list(times) if i % 2 == 0 else list(reversed(times))
+            for name in turn:
+                elapsed, used = self._batch(name, buffers)
+                times[name].append(elapsed * 1e6)
+                cpu[name] += used / repeat
+                if i in (0, repeat - 1):
+                    wrong[name] += self._wrong(name, buffers)
+        for name in times:
+            yield Row(
+                *(name, size_bytes, count, self.plan.dtype, self.plan.workers),
+                *(tuple(times[name]), wrong[name], cpu[name]),
+            )
+
+    def _warm_up(self, name: str, buffers: torch.Tensor) -> float:
+        """Seconds of one all-reduce, once connections, windows and caches are warm."""
+        started = time.perf_counter()
+        fastest = float("inf")
+        for i in range(WARM_UPS_MAX):
+            fastest = min(fastest, self._batch(name, buffers)[0])
+            over = self._slowest(time.perf_counter() - started) > WARM_UP_S
+            if over and i + 1 >= WARM_UPS_MIN:
+                break
+        return fastest
+
+    def _batch(self, name: str, buffers: torch.Tensor) -> tuple[float, float]:
+        """Seconds of one all-reduce by the slowest rank, and processor seconds of all ranks."""
+        self._fill(buffers)
+        reduce = self._spinning if name.endswith(SPINNING) else self._waiting
+        group = self.groups[name.removesuffix(SPINNING)]
+        dist.barrier(group=self.control)
+        used = time.process_time()
+        started = time.perf_counter()
+        for buffer in buffers:
+            reduce(buffer, group)
+        elapsed = time.perf_counter() - started
+        used = time.process_time() - used
+        return self._slowest(elapsed) / len(buffers), self._total(used) / len(buffers)
+
+    def _waiting(self, buffer: torch.Tensor, group: Group) -> None:
+        dist.all_reduce(buffer, group=group)
+
+    def _spinning(self, buffer: torch.Tensor, group: Group) -> None:
+        work = dist.all_reduce(buffer, group=group, async_op=True)
+        assert work is not None
+        while not work.is_completed():
+            for _ in range(SPINS):  # pure Python: it gives the interpreter's lock up only when asked to
+                pass
+        work.wait()
+
+    def _fill(self, buffers: torch.Tensor) -> None:
+        for buffer in buffers:
+            for start in range(0, len(buffer), len(self.tile)):
+                part = buffer[start : start + len(self.tile)]
+                part.copy_(self.tile[: len(part)])
+
+    def _wrong(self, name: str, buffers: torch.Tensor) -> int:
+        """Elements of all ranks that are too far from the exact sum; at least one where ranks differ."""
+        ours = name.removesuffix(SPINNING) == OURS
+        wrong = 0
+        digests = []
+        for buffer in buffers:
+            values = (buffer.float() if self.dtype in (torch.bfloat16, torch.float16) else buffer).numpy()
+            wrong += self.reference.wrong(values, fixed_point=ours)
+            digests.append(digest(values))
+        every: list[Any] = [None] * self.plan.workers
+        dist.all_gather_object(every, (wrong, digests), group=self.control)
+        differing = sum(len({other[1][i] for other in every}) - 1 for i in range(len(buffers)))
+        return int(sum(other[0] for other in every) + differing)
+
+    def _slowest(self, seconds: float) -> float:
+        return self._over_all(seconds, dist.ReduceOp.MAX)
+
+    def _total(self, seconds: float) -> float:
+        return self._over_all(seconds, dist.ReduceOp.SUM)
+
+    def _over_all(self, value: float, op: Any) -> float:
+        number = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(number, op, group=self.control)
+        return float(number.item())
+
+
+def main(arguments: list[str], write: Callable[[str], object] = sys.stdout.write) -> None:
+    """Take part in the plan; rank 0 writes the rows."""
+    torch.set_num_threads(1)
+    rank = Rank(Plan.from_json(arguments[0]))
+    for row in rank.rows():
+        if rank.rank == 0:
+            write(json.dumps(asdict(row)) + "\n")
+            sys.stdout.flush()
+    dist.barrier(group=rank.control)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,163 @@
+"""A whole measurement: links, a switch, ranks; rows as they come; nothing left behind.
+
+Without a rate the ranks are processes of this machine, on loopback. With one, each has a network namespace with a
+limited link (`live/namespaces.py`), and the switch has the hub. The switch is a `paceline switch` of our own.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from paceline.bench.plan import OURS, Outcome, Plan, Row
+from paceline.bench.processes import ChildError, Children
+from paceline.live import namespaces
+
+RENDEZVOUS_PORT = 29577
+CONTROL_PORT = 7077
+START_TIMEOUT_S = 240.0
+"""Until the first row: torch's import and a first compilation by every rank on a busy machine."""
+SIZE_TIMEOUT_S = 600.0
+END_TIMEOUT_S = 60.0
+_POLL_S = 0.5
+
+Command = Callable[[list[str]], list[str]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ranks and switch run."""
+
+    switch: str
+    """The switch's address."""
+    control_port: int
+    addresses: tuple[str, ...]
+    device: str
+    port: int
+    """Of the ranks' rendezvous, at the first rank."""
+    in_switch: Command
+    in_rank: tuple[Command, ...]
+
+
+def run(plan: Plan, report: Callable[[Row], None] = lambda row: None) -> Outcome:
+    """Measure; `report` gets each row as it comes. A failure is a `ChildError`."""
+    outcome = Outcome(plan)
+    with _place(plan) as place, Children() as children:
+        if OURS in plan.backends:
+            _start_switch(children, plan, place)
+        output = _start_ranks(children, plan, place)
+        for row in _rows(children, output, len(plan.sizes) * len(plan.variants())):
+            outcome.rows.append(row)
+            report(row)
+        for i in range(plan.workers):
+            children.wait(f"rank {i}", END_TIMEOUT_S)
+    return outcome
+
+
+@contextlib.contextmanager
+def _place(plan: Plan) -> Iterator[Place]:
+    if plan.rate_bps is None:
+        alike = tuple(_as_it_is for _ in range(plan.workers))
+        addresses = ("127.0.0.1",) * plan.workers
+        yield Place("127.0.0.1", _free_port(), addresses, "lo", _free_port(), _as_it_is, alike)
+        return
+    with namespaces.star(plan.workers, plan.rate_bps, mtu=plan.mtu) as star:
+        yield Place(
+            switch=star.hub_address,
+            control_port=CONTROL_PORT,
+            addresses=tuple(star.address(i) for i in range(plan.workers)),
+            device=namespaces.DEVICE,
+            port=RENDEZVOUS_PORT,
+            in_switch=_within(star.hub),
+            in_rank=tuple(_within(name) for name in star.workers),
+        )
+
+
+def _as_it_is(command: list[str]) -> list[str]:
+    return command
+
+
+def _within(namespace: str) -> Command:
+    return lambda command: namespaces.inside(namespace, command)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _start_switch(children: Children, plan: Plan, place: Place) -> None:
+    token = children.folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(16), encoding="utf-8")
+    command = [sys.executable, "-c", "from paceline.cli import main; main()", "switch"]
+    command += ["--listen", f"{place.switch}:{place.control_port}"]
+    command += ["--token-file", str(token), "--policy", plan.policy, "--shards", str(plan.shards)]
+    if plan.memory:
+        command += ["--memory", plan.memory]
+    if plan.loss:
+        command += ["--drop", str(plan.loss)]
+    children.start("switch", place.in_switch(command), dict(os.environ))
+
+
+def _start_ranks(children: Children, plan: Plan, place: Place) -> IO[bytes]:
+    output: IO[bytes] | None = None
+    for i in range(plan.workers):
+        environment = {
+            **os.environ,
+            "RANK": str(i),
+            "WORLD_SIZE": str(plan.workers),
+            "LOCAL_RANK": str(i if plan.rate_bps is None else 0),
+            "LOCAL_WORLD_SIZE": str(plan.workers if plan.rate_bps is None else 1),
+            "MASTER_ADDR": place.addresses[0],
+            "MASTER_PORT": str(place.port),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": place.device,
+            "PACELINE_HOST_REDUCE": "1" if plan.host_reduce else "0",
+        }
+        if OURS in plan.backends:
+            environment["PACELINE_SWITCH"] = f"{place.switch}:{place.control_port}"
+            environment["PACELINE_TOKEN"] = (children.folder / "token").read_text(encoding="utf-8")
+        command = place.in_rank[i]([sys.executable, "-m", "paceline.bench.rank", plan.to_json()])
+        stream = children.start(f"rank {i}", command, environment, pipe=i == 0)
+        output = output or stream
+    assert output is not None
+    return output
+
+
+def _rows(children: Children, output: IO[bytes], expected: int) -> Iterator[Row]:
+    """The rows that rank 0 writes, while everybody is alive and none is late."""
+    until = time.monotonic() + START_TIMEOUT_S + SIZE_TIMEOUT_S
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while expected > 0:
+            _check(children)
+            if time.monotonic() > until:
+                raise ChildError(f"no result in time{children.last_words('rank 0')}")
+            if not selector.select(_POLL_S):
+                continue
+            data = os.read(output.fileno(), 65536)
+            if not data:
+                children.wait("rank 0", END_TIMEOUT_S)
+                raise ChildError(f"rank 0 ended with {expected} rows missing")
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                values = json.loads(line)
+                yield Row(**{**values, "times_us": tuple(values["times_us"])})
+                expected -= 1
+                until = time.monotonic() + SIZE_TIMEOUT_S
+
+
+def _check(children: Children) -> None:
+    for name in children.children:
+        children.check(name, may_end=name != "switch")
