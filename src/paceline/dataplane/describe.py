@@ -38,7 +38,7 @@ FIELD_MEANINGS = {
     "owner": "whose micro-batches they are; not used yet",
     "exponent": "block exponent of the payload",
     "offer": "with `collision`, in a result: the aggregator to use from now on in this place of the window",
-    "tag": "room for an authentication tag; zero so far",
+    "tag": "SipHash-2-4 under the job's key; zero in the simulator",
 }
 KIND_PATHS = {
     wire.GRADIENT: ("worker, rack switch", "switch", "yes"),

@@ -2,7 +2,8 @@
 
 An aggregator holds the sum over exactly its `mask`. It is empty when `job` is -1. All switches of a driver
 share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit integers whose
-width the driver chooses: a driver that carries no values has rows of width zero, and nothing else changes.
+width the driver chooses: a driver that carries no values has rows of width zero, and nothing else changes. Only
+the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
 
 The policies differ only here and in when an aggregator is given back (`switch.py`):
 
@@ -119,7 +120,7 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
     slot.state = FILLING
     slot.priority = packet.priority
     slot.flag = packet.flag
-    width = min(buffer.shape[1], memory.values.shape[1])
+    width = min(buffer.shape[1], memory.values.shape[1], packet.count)
     for k in range(width):
         memory.values[at, k] = buffer[row, k]
 
@@ -131,7 +132,7 @@ def add(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int
     slot.since_ns = now_ns
     slot.mask |= packet.mask
     slot.flag |= packet.flag & FLAGS_WITHOUT_FLUSH
-    width = min(buffer.shape[1], memory.values.shape[1])
+    width = min(buffer.shape[1], memory.values.shape[1], packet.count)
     for k in range(width):
         memory.values[at, k] = add_modulo(memory.values[at, k], buffer[row, k])
 
@@ -154,7 +155,7 @@ def take_out(memory: Memory, at: int, packet: Any, buffer: Any, row: int) -> Non
     packet.level = slot.level
     packet.priority = slot.priority
     packet.flag = slot.flag
-    width = min(buffer.shape[1], memory.values.shape[1])
+    width = min(buffer.shape[1], memory.values.shape[1], packet.count)
     for k in range(width):
         buffer[row, k] = memory.values[at, k]
 
@@ -167,7 +168,7 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     count, exponent, priority, flags = slot.count, slot.exponent, slot.priority, slot.flag
     fan_in, fan_in_upper, custodian = slot.fan_in, slot.fan_in_upper, slot.custodian
     worker, rack, level = slot.worker, slot.rack, slot.level
-    width = min(buffer.shape[1], memory.values.shape[1])
+    width = min(buffer.shape[1], memory.values.shape[1], max(slot.count, packet.count))
     for k in range(width):
         value = memory.values[at, k]
         memory.values[at, k] = buffer[row, k]

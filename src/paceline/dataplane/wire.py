@@ -89,6 +89,9 @@ WIRE = np.dtype([(name, on_wire) for name, on_wire, _ in _FIELDS])
 PACKET_FIELDS = [(name, in_memory) for name, _, in_memory in _FIELDS]
 PACKET = np.dtype(PACKET_FIELDS, align=True)
 assert WIRE.itemsize == HEADER_BYTES
+TAG_OFFSET = 56
+assert WIRE.fields is not None
+assert WIRE.fields["tag"][1] == TAG_OFFSET
 
 OK = 0
 TRUNCATED = 1
@@ -144,55 +147,65 @@ def _big_endian(data: Any, start: int, width: int) -> np.uint64:
 @compiled
 def decode_into(data: Any, length: int, packet: Any) -> int:
     """Read a header from `data[:length]`; `OK`, or the error, in which case `packet` is not to be used."""
-    if length < HEADER_BYTES or length > data.shape[0]:
+    return decode_at(data, 0, length, packet)
+
+
+@compiled
+def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
+    """Read a header from `data[start:start + length]`; `OK`, or the error, and `packet` is not to be used."""
+    if length < HEADER_BYTES or start < 0 or start + length > data.shape[0]:
         return TRUNCATED
-    if _big_endian(data, 0, 2) != np.uint64(MAGIC):
+    if _big_endian(data, start, 2) != np.uint64(MAGIC):
         return BAD_MAGIC
-    if data[2] != VERSION:
+    if data[start + 2] != VERSION:
         return BAD_VERSION
-    if data[3] < GRADIENT or data[3] > ACK:
+    if data[start + 3] < GRADIENT or data[start + 3] > ACK:
         return BAD_KIND
-    if data[4] & _FLAGS_UNKNOWN:
+    if data[start + 4] & _FLAGS_UNKNOWN:
         return BAD_FLAGS
-    count = np.int64(_big_endian(data, 18, 2))
+    count = np.int64(_big_endian(data, start + 18, 2))
     if count > MAX_ELEMENTS:
         return BAD_COUNT
     if length != HEADER_BYTES + 4 * count:
         return BAD_LENGTH
-    fan_in = np.int64(data[32])
-    fan_in_upper = np.int64(data[33])
+    fan_in = np.int64(data[start + 32])
+    fan_in_upper = np.int64(data[start + 33])
     if fan_in < 1 or fan_in > CONTRIBUTORS_MAX or fan_in_upper < 1 or fan_in_upper > CONTRIBUTORS_MAX:
         return BAD_FAN_IN
-    if data[34] >= CONTRIBUTORS_MAX or data[35] < 1 or data[35] > 2:
+    if data[start + 34] >= CONTRIBUTORS_MAX or data[start + 35] < 1 or data[start + 35] > 2:
         return BAD_PLACE
-    if data[8] > _CHUNK_MAX_TOP_BYTE:
+    if data[start + 8] > _CHUNK_MAX_TOP_BYTE:
         return BAD_CHUNK
-    mask = _big_endian(data, 24, 8)
-    if data[3] <= PARTIAL and mask == np.uint64(0) and _big_endian(data, 40, 8) == np.uint64(0):
+    mask = _big_endian(data, start + 24, 8)
+    if (
+        data[start + 3] <= PARTIAL
+        and mask == np.uint64(0)
+        and _big_endian(data, start + 40, 8) == np.uint64(0)
+    ):
         return BAD_MASK
     packet.magic = MAGIC
     packet.version = VERSION
-    packet.kind = data[3]
-    packet.flag = data[4]
-    packet.priority = data[5]
-    packet.job = np.int64(_big_endian(data, 6, 2))
-    packet.chunk = np.int64(_big_endian(data, 8, 8))
-    packet.epoch = np.int64(_big_endian(data, 16, 2))
+    packet.kind = data[start + 3]
+    packet.flag = data[start + 4]
+    packet.priority = data[start + 5]
+    packet.job = np.int64(_big_endian(data, start + 6, 2))
+    packet.chunk = np.int64(_big_endian(data, start + 8, 8))
+    packet.epoch = np.int64(_big_endian(data, start + 16, 2))
     packet.count = count
-    packet.index = np.int64(_big_endian(data, 20, 4))
+    packet.index = np.int64(_big_endian(data, start + 20, 4))
     packet.mask = mask
     packet.fan_in = fan_in
     packet.fan_in_upper = fan_in_upper
-    packet.rack = data[34]
-    packet.level = data[35]
-    packet.worker = np.int64(_big_endian(data, 36, 2))
-    packet.custodian = np.int64(_big_endian(data, 38, 2))
-    packet.share = _big_endian(data, 40, 8)
-    packet.owner = np.int64(_big_endian(data, 48, 2))
-    exponent = np.int64(_big_endian(data, 50, 2))
+    packet.rack = data[start + 34]
+    packet.level = data[start + 35]
+    packet.worker = np.int64(_big_endian(data, start + 36, 2))
+    packet.custodian = np.int64(_big_endian(data, start + 38, 2))
+    packet.share = _big_endian(data, start + 40, 8)
+    packet.owner = np.int64(_big_endian(data, start + 48, 2))
+    exponent = np.int64(_big_endian(data, start + 50, 2))
     packet.exponent = exponent - 65536 if exponent >= 32768 else exponent
-    packet.offer = np.int64(_big_endian(data, 52, 4))
-    packet.tag = _big_endian(data, 56, 8)
+    packet.offer = np.int64(_big_endian(data, start + 52, 4))
+    packet.tag = _big_endian(data, start + 56, 8)
     return OK
 
 
@@ -205,28 +218,34 @@ def _put(data: Any, start: int, width: int, value: np.uint64) -> None:
 @compiled
 def encode_into(packet: Any, data: Any) -> int:
     """Write the header to `data[:64]` and give the length of the whole packet, payload included."""
-    _put(data, 0, 2, np.uint64(MAGIC))
-    data[2] = VERSION
-    data[3] = packet.kind
-    data[4] = packet.flag
-    data[5] = packet.priority
-    _put(data, 6, 2, np.uint64(packet.job))
-    _put(data, 8, 8, np.uint64(packet.chunk))
-    _put(data, 16, 2, np.uint64(packet.epoch))
-    _put(data, 18, 2, np.uint64(packet.count))
-    _put(data, 20, 4, np.uint64(packet.index))
-    _put(data, 24, 8, np.uint64(packet.mask))
-    data[32] = np.uint8(packet.fan_in)
-    data[33] = np.uint8(packet.fan_in_upper)
-    data[34] = np.uint8(packet.rack)
-    data[35] = np.uint8(packet.level)
-    _put(data, 36, 2, np.uint64(packet.worker))
-    _put(data, 38, 2, np.uint64(packet.custodian))
-    _put(data, 40, 8, np.uint64(packet.share))
-    _put(data, 48, 2, np.uint64(packet.owner))
-    _put(data, 50, 2, np.uint64(packet.exponent & 0xFFFF))
-    _put(data, 52, 4, np.uint64(packet.offer))
-    _put(data, 56, 8, np.uint64(packet.tag))
+    return encode_at(packet, data, 0)
+
+
+@compiled
+def encode_at(packet: Any, data: Any, start: int) -> int:
+    """Write the header to `data[start:start + 64]` and give the length of the whole packet."""
+    _put(data, start, 2, np.uint64(MAGIC))
+    data[start + 2] = VERSION
+    data[start + 3] = packet.kind
+    data[start + 4] = packet.flag
+    data[start + 5] = packet.priority
+    _put(data, start + 6, 2, np.uint64(packet.job))
+    _put(data, start + 8, 8, np.uint64(packet.chunk))
+    _put(data, start + 16, 2, np.uint64(packet.epoch))
+    _put(data, start + 18, 2, np.uint64(packet.count))
+    _put(data, start + 20, 4, np.uint64(packet.index))
+    _put(data, start + 24, 8, np.uint64(packet.mask))
+    data[start + 32] = np.uint8(packet.fan_in)
+    data[start + 33] = np.uint8(packet.fan_in_upper)
+    data[start + 34] = np.uint8(packet.rack)
+    data[start + 35] = np.uint8(packet.level)
+    _put(data, start + 36, 2, np.uint64(packet.worker))
+    _put(data, start + 38, 2, np.uint64(packet.custodian))
+    _put(data, start + 40, 8, np.uint64(packet.share))
+    _put(data, start + 48, 2, np.uint64(packet.owner))
+    _put(data, start + 50, 2, np.uint64(packet.exponent & 0xFFFF))
+    _put(data, start + 52, 4, np.uint64(packet.offer))
+    _put(data, start + 56, 8, np.uint64(packet.tag))
     return int(HEADER_BYTES + 4 * packet.count)
 
 

@@ -77,7 +77,7 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Si
         pool=pool,
         span=span,
         slots=1 if policy in ("ring", "ps") else scenario.switch.slots,
-        width=CHECK_LANES if check else 0,
+        width=min(CHECK_LANES, scenario.network.elements) if check else 0,
         workers=workers,
         custodians=workers if hosted else dedicated * len(jobs),
         workers_most=max(job.workers for job in jobs),
