@@ -10,7 +10,8 @@ that factor, so that a perfect ring shows the link's rate. **The busbw of an in-
 link's rate**: it says how fast a ring's links would have to be.
 """
 
-from paceline.dataplane.wire import HEADER_BYTES, MAX_ELEMENTS
+from paceline.dataplane.wire import HEADER_BYTES
+from paceline.live.agent_config import elements_for_mtu
 
 ETHERNET_BYTES = 14
 IP_UDP_BYTES = 28
@@ -18,14 +19,9 @@ ELEMENT_BYTES = 4
 """On the wire, whatever the tensor's type."""
 
 
-def elements_of(mtu: int) -> int:
-    """Numbers in a packet on a path with this MTU."""
-    return max(1, min(MAX_ELEMENTS, (mtu - IP_UDP_BYTES - HEADER_BYTES) // ELEMENT_BYTES))
-
-
 def payload_share(mtu: int, item_bytes: int = ELEMENT_BYTES) -> float:
     """Tensor bytes over frame bytes, of a full packet."""
-    elements = elements_of(mtu)
+    elements = elements_for_mtu(mtu)
     frame = ETHERNET_BYTES + IP_UDP_BYTES + HEADER_BYTES + elements * ELEMENT_BYTES
     return elements * item_bytes / frame
 

@@ -6,10 +6,12 @@ preceded by a barrier; its time is the slowest rank's. The backends take turns w
 whatever else happens on the machine meets both.
 """
 
+import http
 import json
 import os
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
@@ -26,11 +28,14 @@ BATCH_MAX = 100
 BATCH_S = 0.1
 """A batch should take as long, so that the barrier's skew is small beside it."""
 WARM_UP_S = 0.3
-WARM_UPS_MIN = 2
+WARM_UP_LONG_S = 2.0
+"""Where one all-reduce takes as long, one is enough."""
 WARM_UPS_MAX = 50
 REPEAT_MIN = 3
 REPEAT_MAX = 15
 SPINS = 2_000
+SWITCH_TIMEOUT_S = 180.0
+"""A switch that compiles for the first time takes most of a minute, on a busy machine longer."""
 
 Group = Any
 """torch's ProcessGroup; its own annotations do not agree on what `new_group` returns."""
@@ -93,8 +98,7 @@ class Rank:
         fastest = float("inf")
         for i in range(WARM_UPS_MAX):
             fastest = min(fastest, self._batch(name, buffers)[0])
-            over = self._slowest(time.perf_counter() - started) > WARM_UP_S
-            if over and i + 1 >= WARM_UPS_MIN:
+            if self._slowest(time.perf_counter() - started) > (WARM_UP_S if i else WARM_UP_LONG_S):
                 break
         return fastest
 
@@ -155,10 +159,27 @@ class Rank:
         return float(number.item())
 
 
+def wait_for_switch(address: str, timeout_s: float) -> None:
+    """Return when the switch is healthy; a backend that does not find it would go on without."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as answer:
+                if answer.status == http.HTTPStatus.OK:
+                    return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise SystemExit(f"the switch at {address} is not up: {error}") from None
+        time.sleep(0.2)
+
+
 def main(arguments: list[str], write: Callable[[str], object] = sys.stdout.write) -> None:
     """Take part in the plan; rank 0 writes the rows."""
     torch.set_num_threads(1)
-    rank = Rank(Plan.from_json(arguments[0]))
+    plan = Plan.from_json(arguments[0])
+    if OURS in plan.backends:
+        wait_for_switch(os.environ["PACELINE_SWITCH"], SWITCH_TIMEOUT_S)
+    rank = Rank(plan)
     for row in rank.rows():
         if rank.rank == 0:
             write(json.dumps(asdict(row)) + "\n")
