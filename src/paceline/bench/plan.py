@@ -41,6 +41,10 @@ class Plan:
         busy = tuple(name + SPINNING for name in self.backends) if self.spin else ()
         return (*self.backends, *busy)
 
+    def sums_floats(self, backend: str) -> bool:
+        """Whether a backend adds floats, as Gloo and the shared memory of one host do, or fixed-point numbers."""
+        return backend.removesuffix(SPINNING) != OURS or (self.rate_bps is None and self.host_reduce)
+
     def to_json(self) -> str:
         """For a rank's command line."""
         return json.dumps(asdict(self))
@@ -98,8 +102,8 @@ class Outcome:
 
     plan: Plan
     rows: list[Row] = field(default_factory=list)
-    switch: dict[str, float] = field(default_factory=dict)
-    """Counters of the switch at the end, where they could be read."""
+    status: dict[str, Any] = field(default_factory=dict)
+    """What the backend of rank 0 said of itself at the end: its path, counters, changes."""
 
     def time_us(self, backend: str, size_bytes: int) -> float | None:
         """The median time of one row, if it was measured."""
@@ -146,6 +150,6 @@ class Outcome:
             "ratio_to_peer": {str(size): ratio for size, ratio in self.ratio_to_peer().items()},
             "ratio_to_line": {str(size): ratio for size, ratio in self.ratio_to_line().items()},
             "ratio_spinning": {str(size): ratio for size, ratio in self.ratio_spinning().items()},
-            "switch": self.switch,
+            "status": self.status,
             "settings": settings,
         }

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from paceline.bench.plan import OURS, Outcome, Plan, Row
 from paceline.bench.processes import ChildError, Children
@@ -53,9 +53,13 @@ def run(plan: Plan, report: Callable[[Row], None] = lambda row: None) -> Outcome
         if OURS in plan.backends:
             _start_switch(children, plan, place)
         output = _start_ranks(children, plan, place)
-        for row in _rows(children, output, len(plan.sizes) * len(plan.variants())):
-            outcome.rows.append(row)
-            report(row)
+        for message in _messages(children, output):
+            if "row" in message:
+                row = Row(**{**message["row"], "times_us": tuple(message["row"]["times_us"])})
+                outcome.rows.append(row)
+                report(row)
+            else:
+                outcome.status = message["status"]
         for i in range(plan.workers):
             children.wait(f"rank {i}", END_TIMEOUT_S)
     return outcome
@@ -134,13 +138,13 @@ def _start_ranks(children: Children, plan: Plan, place: Place) -> IO[bytes]:
     return output
 
 
-def _rows(children: Children, output: IO[bytes], expected: int) -> Iterator[Row]:
-    """The rows that rank 0 writes, while everybody is alive and none is late."""
+def _messages(children: Children, output: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """What rank 0 tells, up to its status, while everybody is alive and none is late."""
     until = time.monotonic() + START_TIMEOUT_S + SIZE_TIMEOUT_S
     pending = b""
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
-        while expected > 0:
+        while True:
             _check(children)
             if time.monotonic() > until:
                 raise ChildError(f"no result in time{children.last_words('rank 0')}")
@@ -149,12 +153,13 @@ def _rows(children: Children, output: IO[bytes], expected: int) -> Iterator[Row]
             data = os.read(output.fileno(), 65536)
             if not data:
                 children.wait("rank 0", END_TIMEOUT_S)
-                raise ChildError(f"rank 0 ended with {expected} rows missing")
+                raise ChildError("rank 0 ended without telling its status")
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
-                values = json.loads(line)
-                yield Row(**{**values, "times_us": tuple(values["times_us"])})
-                expected -= 1
+                message: dict[str, Any] = json.loads(line)
+                yield message
+                if "status" in message:
+                    return
                 until = time.monotonic() + SIZE_TIMEOUT_S
 
 

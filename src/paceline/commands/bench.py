@@ -231,6 +231,8 @@ def _show_ratios(outcome: "Outcome") -> None:
         if by_size:
             each = ", ".join(f"{format_size(size)} {ratio:.2f}" for size, ratio in by_size.items())
             typer.echo(f"# {name}: {each}")
+    if outcome.status:
+        typer.echo(f"# path of the sums: {outcome.status.get('path', 'unknown')}")
     if outcome.ratio_to_peer():
         typer.echo(
             "# busbw of a sum inside the network can exceed the link's rate: every byte crosses a link once"
