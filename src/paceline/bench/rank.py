@@ -7,6 +7,7 @@ whatever else happens on the machine meets both.
 """
 
 import http
+import importlib
 import json
 import os
 import sys
@@ -151,9 +152,8 @@ class Rank:
         """What our backend says of itself; nothing where it is not measured."""
         if OURS not in self.plan.backends:
             return {}
-        import paceline.torch
-
-        return dict(paceline.torch.status()[0])
+        backend: Any = importlib.import_module("paceline.torch")
+        return dict(backend.status()[0])
 
     def _slowest(self, seconds: float) -> float:
         return self._over_all(seconds, dist.ReduceOp.MAX)

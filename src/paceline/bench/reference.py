@@ -5,8 +5,8 @@ the exact sum. The tile's length is a prime: a piece that arrives in a wrong pla
 
 **Right** means, for integers, equal. For floats, within the error that the method states: in fixed point
 `n * q / 2` (q the step of the shared exponent, `dataplane/fixedpoint.py`) plus one rounding to the type; in a sum of
-floats, as Gloo and one host's shared memory make it, `n - 1` roundings of sums no larger than the sum of magnitudes. And bitwise the same on
-every rank, which the ranks compare by a digest.
+floats, as Gloo and one host's shared memory make it, `n - 1` roundings of sums no larger than the sum of
+magnitudes. And bitwise the same on every rank, which the ranks compare by a digest.
 """
 
 import hashlib
