@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane import checkers, custodian, sender, switch, wire
-from paceline.dataplane.bits import bit
+from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.memory import POLICIES
 
 HOP_NS = 1_000
@@ -251,7 +251,7 @@ class Star:
             if job.dedicated:
                 packet.custodian = len(job.racks) + chunk % job.dedicated
             else:
-                packet.custodian = custodian.custodian_for(chunk, len(job.racks), int(packet.epoch))
+                packet.custodian = custodian.custodian_for(chunk, len(job.racks), NO_BITS, int(packet.epoch))
             message.values[0] = contribution(j, rank, chunk, self.width)
             self._send("switch", job.racks[rank], message)
 
@@ -269,18 +269,20 @@ class Star:
                 self._pump(i)
             elif chunk not in self.results[i]:
                 self.violations.append(f"worker {i} took the first result of chunk {chunk} for {news}")
-        elif packet.kind == wire.PULL and custodian.is_asked(
-            packet, self.senders.state[i].rack, self.senders.state[i].mask
-        ):
-            if sender.holds_result(self.senders, i, chunk):
+        elif packet.kind == wire.ACK:
+            if sender.handle_ack(self.senders, i, packet, self.now_ns):
+                self._pump(i)
+        else:
+            wanted = sender.handle_pull(self.senders, i, packet)
+            if wanted == sender.ANSWER_IT:
                 self._answer(i, message)
-            elif sender.resend(self.senders, i, chunk):
+            elif wanted == sender.POLL:
                 self._pump(i)
 
     def _keep(self, i: int, message: Message) -> None:
         """A worker that is the chunk's custodian keeps the result for the others."""
         j, rank = self.workers[i]
-        keeper = custodian.custodian_for(int(message.packet.chunk), len(self.jobs[j].racks), 0)
+        keeper = custodian.custodian_for(int(message.packet.chunk), len(self.jobs[j].racks), NO_BITS, 0)
         if self.jobs[j].dedicated == 0 and keeper == rank and self.policy != "switchml":
             k = self.keeper_at[j, rank]
             custodian.keep_result(self.custodians, k, message.packet, message.values, 0, self.now_ns)

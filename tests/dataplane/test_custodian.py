@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.dataplane import custodian as custody
-from paceline.dataplane import wire
+from paceline.dataplane import sender, wire
+from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.checkers import Truth, check_custody
 from paceline.dataplane.custodian import MULTICAST, NEVER_NS, NOTHING, UNICAST
 from tests.dataplane.headers import WIDTH, Out, header, mask_of
@@ -362,16 +363,19 @@ def test_a_custodian_may_be_told_to_ask_nothing() -> None:
     assert keeper.round(10**6) == []
 
 
+def _asked(packet: Any, rack: int, *positions: int, owner: int = 0, share: int = 0) -> bool:
+    senders = sender.new_senders(1, 1)
+    senders.state[0].rack = rack
+    sender.set_share(senders, 0, mask_of(*positions), owner, np.uint64(share))
+    return bool(sender.is_asked(senders.state[0], packet))
+
+
 @pytest.mark.parametrize("home", [0, 2])
 def test_a_pull_names_the_workers_that_are_missing(home: int) -> None:
     keeper = Keeper(home=home, reminders=0)
     keeper.partial(5, 0, 2, rack=home)
     packet = keeper.round(PATIENCE_NS)[0]
-    assert [bool(custody.is_asked(packet, home, mask_of(worker))) for worker in range(3)] == [
-        False,
-        True,
-        False,
-    ]
+    assert [_asked(packet, home, worker) for worker in range(3)] == [False, True, False]
 
 
 def test_a_pull_over_racks_names_the_racks_that_are_missing() -> None:
@@ -380,7 +384,7 @@ def test_a_pull_over_racks_names_the_racks_that_are_missing() -> None:
     keeper.partial(7, 0, rack=2)
     packet = keeper.round(PATIENCE_NS)[0]
     assert packet.level == 2
-    assert [bool(custody.is_asked(packet, rack, mask_of(0))) for rack in range(3)] == [True, False, True]
+    assert [_asked(packet, rack, 0) for rack in range(3)] == [True, False, True]
 
 
 def test_every_open_chunk_is_asked_for_and_no_other() -> None:
@@ -414,15 +418,15 @@ def test_one_chunk_far_ahead_does_not_make_a_round_long() -> None:
 @pytest.mark.parametrize("epoch", [0, 1, 65_535])
 def test_chunks_are_spread_evenly(members: int, epoch: int) -> None:
     chunks = 400 * members
-    counts = Counter(int(custody.custodian_for(chunk, members, epoch)) for chunk in range(chunks))
+    counts = Counter(int(custody.custodian_for(chunk, members, NO_BITS, epoch)) for chunk in range(chunks))
     assert sorted(counts) == list(range(members))
     assert min(counts.values()) > 320
     assert max(counts.values()) < 480
 
 
 def test_a_member_more_moves_only_the_chunks_that_it_gets() -> None:
-    before = [int(custody.custodian_for(chunk, 7, 0)) for chunk in range(4_000)]
-    after = [int(custody.custodian_for(chunk, 8, 0)) for chunk in range(4_000)]
+    before = [int(custody.custodian_for(chunk, 7, NO_BITS, 0)) for chunk in range(4_000)]
+    after = [int(custody.custodian_for(chunk, 8, NO_BITS, 0)) for chunk in range(4_000)]
     moved = [b for a, b in zip(before, after, strict=True) if a != b]
     assert set(moved) == {7}
     assert 400 < len(moved) < 600
@@ -430,7 +434,8 @@ def test_a_member_more_moves_only_the_chunks_that_it_gets() -> None:
 
 def test_an_epoch_deals_the_chunks_anew() -> None:
     same = sum(
-        custody.custodian_for(chunk, 8, 0) == custody.custodian_for(chunk, 8, 1) for chunk in range(4_000)
+        custody.custodian_for(chunk, 8, NO_BITS, 0) == custody.custodian_for(chunk, 8, NO_BITS, 1)
+        for chunk in range(4_000)
     )
     assert 300 < same < 700
 

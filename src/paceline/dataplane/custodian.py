@@ -33,6 +33,7 @@ from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.dataplane.custodian_state import (
     ABSENT,
     ACCEPTED,
+    ACKNOWLEDGE,
     CHUNK_STATES,
     COUNTER_NAMES,
     CUSTODIAN,
@@ -50,10 +51,11 @@ from paceline.dataplane.custodian_state import (
     REMINDERS_SENT,
     REPLAYS,
     UNICAST,
+    VERDICT_NAMES,
     Custodians,
     new_custodians,
 )
-from paceline.dataplane.sender import NEVER_NS
+from paceline.dataplane.sender_state import NEVER_NS
 from paceline.dataplane.wire import (
     ANSWER,
     COLLISION,
@@ -71,6 +73,7 @@ from paceline.dataplane.wire import (
 __all__ = [
     "ABSENT",
     "ACCEPTED",
+    "ACKNOWLEDGE",
     "CHUNK_STATES",
     "COUNTER_NAMES",
     "CUSTODIAN",
@@ -89,13 +92,13 @@ __all__ = [
     "REMINDERS_SENT",
     "REPLAYS",
     "UNICAST",
+    "VERDICT_NAMES",
     "Custodians",
     "begin_epoch",
     "custodian_for",
     "forget",
     "handle_packet",
     "handle_timeout",
-    "is_asked",
     "keep_result",
     "new_custodians",
     "poll_transmit",
@@ -396,21 +399,18 @@ def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> Non
 
 
 @compiled
-def custodian_for(chunk: int, members: int, epoch: int) -> int:
-    """Which of `members` keeps a chunk: the highest hash wins, so that a change moves few chunks."""
+def custodian_for(chunk: int, members: int, leaders: Any, epoch: int) -> int:
+    """Which of `members` keeps a chunk: the highest hash wins, so that a change moves few chunks.
+
+    `leaders` is the set of ranks to choose from, 0 for all; ranks from 64 on are not in a set.
+    """
     best = 0
     best_hash = -1
     for member in range(members):
+        if leaders != NO_BITS and (member > 63 or not leaders & bit(member)):
+            continue
         value = mix(int(chunk + (np.int64(epoch) << 40)), member)
         if value > best_hash:
             best_hash = value
             best = member
     return best
-
-
-@compiled
-def is_asked(packet: Any, rack: int, mask: Any) -> bool:
-    """Does a pull mean the worker with this rack and this bit?"""
-    if packet.fan_in_upper > 1:
-        return bool(packet.mask & bit(rack) != NO_BITS)
-    return bool(packet.mask & mask != NO_BITS)

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.sender import NEVER_NS
+from paceline.dataplane.sender_state import NEVER_NS
 
 NOTHING = 0
 MULTICAST = 1
 UNICAST = 2
+ACKNOWLEDGE = 3
+VERDICT_NAMES = ("nothing", "multicast", "unicast", "acknowledge")
 
 ABSENT = 0
 OPEN = 1
@@ -80,7 +82,10 @@ CUSTODY = np.dtype(
 
 
 class Custodians(NamedTuple):
-    """Custodians of a driver: `state[k]`, chunks in `chunks[k, chunk % ring]`, workers in `masks`."""
+    """Custodians of a driver: `state[k]`, chunks in `chunks[k, chunk % ring]`, workers in `masks`.
+
+    Workers that are helped have an entry of `owners` (-1: none) and their micro-batches in `shares` beside it.
+    """
 
     state: Any
     chunks: Any
@@ -88,10 +93,15 @@ class Custodians(NamedTuple):
     fan_in: Any
     values: Any
     counters: Any
+    owners: Any
+    shares: Any
 
 
-def new_custodians(count: int, ring: int, racks: int, width: int) -> Custodians:
-    """Room for `count` custodians of `ring` chunks each, for jobs that span at most `racks` racks."""
+def new_custodians(count: int, ring: int, racks: int, width: int, owners: int = 4) -> Custodians:
+    """Room for `count` custodians of `ring` chunks each, for jobs that span at most `racks` racks.
+
+    At most `owners` workers can be helped at a time: shares of more of them are refused.
+    """
     count = max(count, 1)
     chunks = np.zeros((count, ring), dtype=CUSTODY).view(np.recarray)
     chunks.chunk = -1
@@ -104,4 +114,6 @@ def new_custodians(count: int, ring: int, racks: int, width: int) -> Custodians:
         np.ones((count, racks), dtype=np.int64),
         np.zeros((count, ring, width), dtype=np.int32),
         np.zeros((count, len(COUNTER_NAMES)), dtype=np.int64),
+        np.full((count, ring, owners), -1, dtype=np.int32),
+        np.zeros((count, ring, owners), dtype=np.uint64),
     )

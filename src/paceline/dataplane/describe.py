@@ -127,11 +127,19 @@ AGGREGATOR_CHANGES = (
     ("answered", "empty", "SwitchML: the job left"),
 )
 FLIGHT_CHANGES = (
-    ("idle", "sent", "stream: window and span allow the next chunk"),
+    ("idle", "sent", "stream: window, span, budget and limit allow the next chunk"),
     ("idle", "queued", "pool: the place's next chunk was released"),
+    ("idle", "credited", "stream: the same as idle to sent, for a worker that contributes nothing"),
     ("queued", "sent", "pool: its turn came"),
     ("sent", "lost", "its timer ran out; or results overtook it (streams); or a pull; or a new epoch"),
-    ("lost", "sent", "sent again, with the flush flag where there are custodians"),
+    (
+        "sent",
+        "credited",
+        "an ack: its custodian counts it; or a new epoch, in which the worker contributes nothing",
+    ),
+    ("lost", "sent", "sent again, with the flush flag where there are custodians (in a new epoch: as new)"),
+    ("lost", "credited", "the same as sent to credited, before the resend"),
+    ("credited", "lost", "a pull after a query: its custodian lacks it; or a new epoch"),
     ("sent", "done", "stream: its result came, an older one is missing"),
     ("sent", "idle", "its result came, and nothing older is missing; pool: nothing to follow yet"),
     ("sent", "queued", "pool: its result came, and the chunk that follows is released"),
@@ -139,6 +147,8 @@ FLIGHT_CHANGES = (
     ("lost", "done", "stream: the result came before the resend; an older one is missing"),
     ("lost", "idle", "the same, and nothing older is missing; pool: nothing to follow yet"),
     ("lost", "queued", "pool: the same, and the chunk that follows is released"),
+    ("credited", "done", "its result came, an older one is missing"),
+    ("credited", "idle", "its result came, and nothing older is missing"),
 )
 CHUNK_CHANGES = (
     ("absent", "open", "a first partial"),

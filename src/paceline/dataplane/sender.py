@@ -19,105 +19,86 @@ a chunk. A stream also takes a chunk for lost when results at least `reorder_chu
 more than `resends_max` times sets `failed`: a wait never lasts for ever.
 """
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, mix
-from paceline.dataplane.compiled import compiled
+from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.flights import (
+    find_lost,
+    finish,
+    make_ready,
+    mark_credited,
+    mark_lost,
+    start_asking,
+    stop_asking,
+)
 from paceline.dataplane.pacing import due_ns, sample_rtt, slow_down, speed_up
-from paceline.dataplane.wire import COLLISION, ECN, FLUSH, GRADIENT, MAGIC, VERSION
-
-IDLE = 0
-SENT = 1
-LOST = 2
-DONE = 3
-QUEUED = 4
-FLIGHT_STATES = ("idle", "sent", "lost", "done", "queued")
-
-NEW = 0
-DUPLICATE = 1
-UNKNOWN = 2
-
-NEVER_NS = np.iinfo(np.int64).max
-
-SENDER = np.dtype(
-    [
-        ("oldest", "i8"),
-        ("next", "i8"),
-        ("released", "i8"),
-        ("scan", "i8"),
-        ("highest_done", "i8"),
-        ("recover", "i8"),
-        ("unfinished", "i8"),
-        ("lost", "i8"),
-        ("resend_from", "i8"),
-        ("ready_head", "i8"),
-        ("ready_count", "i8"),
-        ("window", "f8"),
-        ("threshold", "f8"),
-        ("srtt_ns", "f8"),
-        ("rttvar_ns", "f8"),
-        ("rto_ns", "i8"),
-        ("timer_ns", "i8"),
-        ("mask", "u8"),
-        ("sent", "i8"),
-        ("resent", "i8"),
-        ("timeouts", "i8"),
-        ("duplicates", "i8"),
-        ("marks", "i8"),
-        ("failed", "i8"),
-        ("window_min", "f8"),
-        ("window_max", "f8"),
-        ("reorder_rtts", "f8"),
-        ("rto_min_ns", "i8"),
-        ("rto_max_ns", "i8"),
-        ("reorder_chunks", "i8"),
-        ("resends_max", "i8"),
-        ("slots", "i8"),
-        ("span", "i4"),
-        ("job", "i4"),
-        ("epoch", "i4"),
-        ("worker", "i4"),
-        ("rack", "i4"),
-        ("fan_in", "i4"),
-        ("fan_in_upper", "i4"),
-        ("count", "i4"),
-        ("pool", "i4"),
-        ("flush", "i4"),
-        ("adaptive", "i4"),
-    ],
-    align=True,
+from paceline.dataplane.roles import (
+    change_epoch,
+    handle_ack,
+    handle_pull,
+    holds_result,
+    is_asked,
+    resend,
+    set_share,
+    take_role,
 )
-
-FLIGHT = np.dtype(
-    [
-        ("chunk", "i8"),
-        ("sent_ns", "i8"),
-        ("index", "i8"),
-        ("resends", "i4"),
-        ("backoff", "i4"),
-        ("state", "u1"),
-    ],
-    align=True,
+from paceline.dataplane.sender_state import (
+    ANSWER_IT,
+    CREDITED,
+    DONE,
+    DUPLICATE,
+    FLIGHT,
+    FLIGHT_STATES,
+    IDLE,
+    IGNORE,
+    LOST,
+    NEVER_NS,
+    NEW,
+    POLL,
+    QUEUED,
+    SENDER,
+    SENT,
+    UNKNOWN,
+    Senders,
+    new_senders,
 )
+from paceline.dataplane.wire import COLLISION, CUSTODY, ECN, FLUSH, GRADIENT, MAGIC, QUERY, VERSION
 
-
-class Senders(NamedTuple):
-    """Senders of a driver: `state[i]`, and the chunks in flight of each in `flights[i, chunk % span]`."""
-
-    state: Any
-    flights: Any
-    ready: Any
-
-
-def new_senders(count: int, span: int) -> Senders:
-    """Room for `count` senders whose spans are at most `span`; fill in the configuration, then `start`."""
-    return Senders(
-        np.zeros(count, dtype=SENDER).view(np.recarray),
-        np.zeros((count, span), dtype=FLIGHT).view(np.recarray),
-        np.zeros((count, span), dtype=np.int64),
-    )
+__all__ = [
+    "ANSWER_IT",
+    "CREDITED",
+    "DONE",
+    "DUPLICATE",
+    "FLIGHT",
+    "FLIGHT_STATES",
+    "IDLE",
+    "IGNORE",
+    "LOST",
+    "NEVER_NS",
+    "NEW",
+    "POLL",
+    "QUEUED",
+    "SENDER",
+    "SENT",
+    "UNKNOWN",
+    "Senders",
+    "change_epoch",
+    "handle_ack",
+    "handle_pull",
+    "handle_receipts",
+    "handle_result",
+    "handle_timeout",
+    "holds_result",
+    "is_asked",
+    "new_senders",
+    "poll_transmit",
+    "release",
+    "resend",
+    "set_share",
+    "start",
+    "take_role",
+]
 
 
 @compiled
@@ -126,18 +107,20 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender = senders.state[i]
     sender.oldest = sender.next = sender.released = sender.scan = sender.recover = 0
     sender.unfinished = sender.lost = sender.resend_from = sender.ready_head = sender.ready_count = 0
+    sender.credited = sender.asking = sender.ask_from = sender.overtaken = 0
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
     sender.window = min(max(window, sender.window_min), sender.window_max)
     sender.threshold = sender.window_max
     sender.rto_ns = rto_ns
     sender.timer_ns = NEVER_NS
-    sender.highest_done = -1
+    sender.highest_done = sender.highest_result = -1
     for k in range(sender.span):
         flight = senders.flights[i, k]
         flight.chunk = k - sender.span if sender.pool == 0 else k
         flight.state = IDLE
         flight.resends = flight.backoff = 0
+        flight.fresh = flight.asks = 0
         if sender.pool == 0:
             # A hash of the job, then in a row: a job never collides with itself.
             flight.index = (mix(sender.job + 1, 0) + k) % max(1, sender.slots)
@@ -155,15 +138,7 @@ def release(senders: Senders, i: int, released: int) -> None:
     for k in range(sender.span):
         flight = senders.flights[i, k]
         if flight.state == IDLE and flight.chunk < sender.released:
-            _make_ready(senders, i, k)
-
-
-@compiled
-def _make_ready(senders: Senders, i: int, k: int) -> None:
-    sender = senders.state[i]
-    senders.flights[i, k].state = QUEUED
-    senders.ready[i, (sender.ready_head + sender.ready_count) % sender.span] = k
-    sender.ready_count += 1
+            make_ready(senders, i, k)
 
 
 @compiled
@@ -175,6 +150,9 @@ def _next_chunk(senders: Senders, i: int) -> int:
             for k in range(sender.span):
                 if senders.flights[i, k].state == LOST:
                     return int(senders.flights[i, k].chunk)
+        if sender.budget > 0 and sender.unfinished - sender.credited - sender.lost >= sender.window:
+            # With credit there may be more to send again than the window holds, after an epoch's end.
+            return -1
         chunk = max(sender.resend_from, sender.oldest)
         while chunk < sender.next:
             if senders.flights[i, chunk % sender.span].state == LOST:
@@ -191,56 +169,113 @@ def _next_chunk(senders: Senders, i: int) -> int:
         return int(senders.flights[i, k].chunk)
     if (
         sender.next < sender.released
-        and sender.unfinished < sender.window
+        and sender.unfinished - sender.credited < sender.window
         and sender.next < sender.oldest + sender.span
+        and (sender.budget == 0 or sender.next < sender.oldest + sender.budget)
+        and (sender.limit == 0 or sender.next < sender.limit)
     ):
         return int(sender.next)
     return -1
 
 
+@compiled_apart
+def _poll_silent(senders: Senders, i: int, now_ns: int) -> None:
+    """Nothing to contribute: new chunks wait for their results without being sent."""
+    sender = senders.state[i]
+    chunk = _next_chunk(senders, i)
+    while chunk >= 0:
+        flight = senders.flights[i, chunk % sender.span]
+        flight.chunk = chunk
+        # No round trip is ever measured from it.
+        flight.resends = 1
+        flight.asks = 0
+        sender.unfinished += 1
+        sender.next = chunk + 1
+        mark_credited(sender, flight, now_ns)
+        chunk = _next_chunk(senders, i)
+    if sender.oldest < sender.next:
+        oldest = senders.flights[i, sender.oldest % sender.span]
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, oldest))
+
+
+@compiled_apart
+def _poll_query(senders: Senders, i: int, packet: Any) -> bool:
+    """The next question to a custodian: is there a result, is the contribution counted?"""
+    sender = senders.state[i]
+    chunk = max(sender.ask_from, sender.oldest)
+    while chunk < sender.next:
+        flight = senders.flights[i, chunk % sender.span]
+        chunk += 1
+        if flight.asks != 0:
+            stop_asking(sender, flight)
+            sender.ask_from = chunk
+            sender.queries += 1
+            packet.kind = QUERY
+            packet.flag = CUSTODY if sender.custody != 0 else 0
+            packet.chunk = flight.chunk
+            packet.count = 0
+            packet.index = flight.index
+            return True
+    sender.asking = 0
+    return False
+
+
 @compiled
 def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
-    """Fill in the next packet, or say that there is none; the driver adds payload, priority and custodian."""
+    """Fill in the next packet, or say that there is none; the driver adds payload, priority and custodian.
+
+    It is a gradient, or a query, which has no payload (`count` is 0).
+    """
     sender = senders.state[i]
     if sender.failed != 0:
         return False
-    chunk = _next_chunk(senders, i)
-    if chunk < 0:
-        return False
-    flight = senders.flights[i, chunk % sender.span]
-    packet.flag = 0
-    if flight.state == LOST:
-        sender.lost -= 1
-        sender.resent += 1
-        flight.resends += 1
-        if sender.flush != 0:
-            packet.flag = FLUSH
-    else:
-        flight.chunk = chunk
-        flight.resends = flight.backoff = 0
-        sender.unfinished += 1
-        if sender.pool == 0:
-            sender.next = chunk + 1
-    flight.state = SENT
-    flight.sent_ns = now_ns
-    sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
-    sender.sent += 1
+    if sender.silent != 0:
+        _poll_silent(senders, i, now_ns)
+    packet.fan_in = sender.fan_in
+    if sender.asking == 0 or not _poll_query(senders, i, packet):
+        chunk = -1 if sender.silent != 0 else _next_chunk(senders, i)
+        if chunk < 0:
+            return False
+        flight = senders.flights[i, chunk % sender.span]
+        packet.flag = 0
+        if flight.state == LOST:
+            sender.lost -= 1
+            sender.resent += 1
+            flight.resends += 1
+            if sender.flush != 0 and flight.fresh == 0:
+                packet.flag = FLUSH
+            flight.fresh = 0
+        else:
+            flight.chunk = chunk
+            flight.resends = flight.backoff = 0
+            sender.unfinished += 1
+            if sender.pool == 0:
+                sender.next = chunk + 1
+        flight.state = SENT
+        flight.sent_ns = now_ns
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
+        sender.sent += 1
+        if sender.custody != 0:
+            packet.flag |= CUSTODY
+        if sender.flush_always != 0:
+            # With custody it is complete by itself, and passes the aggregators by.
+            packet.flag |= FLUSH
+            packet.fan_in = 1
+        packet.kind = GRADIENT
+        packet.chunk = chunk
+        packet.count = sender.count
+        packet.index = flight.index
     packet.magic = MAGIC
     packet.version = VERSION
-    packet.kind = GRADIENT
     packet.job = sender.job
-    packet.chunk = chunk
     packet.epoch = sender.epoch
-    packet.count = sender.count
-    packet.index = flight.index
     packet.mask = sender.mask
-    packet.fan_in = sender.fan_in
     packet.fan_in_upper = sender.fan_in_upper
     packet.rack = sender.rack
     packet.level = 1
     packet.worker = sender.worker
-    packet.share = NO_BITS
-    packet.owner = 0
+    packet.share = sender.share
+    packet.owner = sender.owner
     packet.exponent = 0
     packet.offer = 0
     packet.tag = NO_BITS
@@ -262,20 +297,35 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     elif flight.chunk != chunk or (flight.state != SENT and flight.state != LOST):
         sender.duplicates += 1
         return DUPLICATE
-    if flight.resends == 0:
+    credited = flight.state == CREDITED
+    if flight.resends == 0 and not credited:
         sample_rtt(sender, now_ns - flight.sent_ns)
     if sender.adaptive != 0:
         if packet.flag & ECN:
             sender.marks += 1
             slow_down(sender, chunk)
-        else:
+        elif not credited:
             speed_up(sender)
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
-    _finish(senders, i, chunk)
+    finish(senders, i, chunk)
+    sender.highest_result = max(sender.highest_result, chunk)
     if sender.pool == 0:
-        _find_lost(senders, i, now_ns)
+        find_lost(senders, i, now_ns)
+    if sender.credited > 0:
+        _watch_credited(senders, i, now_ns)
     return NEW
+
+
+@compiled_apart
+def _watch_credited(senders: Senders, i: int, now_ns: int) -> None:
+    """A result came: the oldest credited chunk is on its timer, those that were overtaken are judged soon."""
+    sender = senders.state[i]
+    oldest = senders.flights[i, sender.oldest % sender.span]
+    if oldest.state == CREDITED:
+        sender.timer_ns = min(sender.timer_ns, max(due_ns(sender, oldest), now_ns + sender.rto_ns))
+    elif sender.highest_result > sender.oldest:
+        sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
 
 
 @compiled
@@ -293,61 +343,11 @@ def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: 
             sample_rtt(sender, now_ns - flight.sent_ns)
     while sender.oldest < last:
         before = sender.oldest
-        _finish(senders, i, before)
+        finish(senders, i, before)
         if sender.adaptive != 0 and not marked:
             speed_up(sender)
         news += 1
     return news
-
-
-@compiled
-def _finish(senders: Senders, i: int, chunk: int) -> None:
-    sender = senders.state[i]
-    k = chunk % sender.span
-    flight = senders.flights[i, k]
-    if flight.state == LOST:
-        sender.lost -= 1
-    sender.unfinished -= 1
-    sender.highest_done = max(sender.highest_done, chunk)
-    if sender.pool != 0:
-        flight.chunk = chunk + sender.span
-        flight.resends = flight.backoff = 0
-        flight.state = IDLE
-        if flight.chunk < sender.released:
-            _make_ready(senders, i, k)
-        return
-    flight.state = DONE
-    while sender.oldest < sender.next and senders.flights[i, sender.oldest % sender.span].state == DONE:
-        senders.flights[i, sender.oldest % sender.span].state = IDLE
-        sender.oldest += 1
-
-
-@compiled
-def _find_lost(senders: Senders, i: int, now_ns: int) -> None:
-    """Judge, once each, the chunks that later results have overtaken by enough, in distance and in time."""
-    sender = senders.state[i]
-    sender.scan = max(sender.scan, sender.oldest)
-    patience_ns = sender.reorder_rtts * sender.srtt_ns
-    limit = min(sender.highest_done - sender.reorder_chunks, sender.next - 1)
-    found = False
-    while sender.scan <= limit:
-        flight = senders.flights[i, sender.scan % sender.span]
-        if flight.state == SENT and flight.resends == 0:
-            if now_ns - flight.sent_ns < patience_ns:
-                break
-            _mark_lost(sender, flight)
-            found = True
-        sender.scan += 1
-    if found and sender.adaptive != 0:
-        slow_down(sender, sender.oldest)
-
-
-@compiled
-def _mark_lost(sender: Any, flight: Any) -> None:
-    if sender.lost == 0 or flight.chunk < sender.resend_from:
-        sender.resend_from = flight.chunk
-    flight.state = LOST
-    sender.lost += 1
 
 
 @compiled
@@ -360,6 +360,8 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
     overdue = 0
     for position in range(first, last):
         flight = senders.flights[i, position % sender.span]
+        if flight.state == CREDITED and (position == first or position < sender.overtaken):
+            _ask_when_due(sender, flight, now_ns)
         if flight.state != SENT:
             continue
         due = due_ns(sender, flight)
@@ -369,45 +371,25 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         flight.backoff += 1
         if flight.backoff > sender.resends_max:
             sender.failed = 1
-        _mark_lost(sender, flight)
+        mark_lost(sender, flight)
         overdue += 1
     sender.timeouts += overdue
+    if sender.credited > 0 and sender.highest_result > sender.oldest:
+        # Those that have been overtaken since the last look are asked for at the next.
+        sender.overtaken = sender.highest_result
+        sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
     if overdue > 0 and sender.adaptive != 0:
         slow_down(sender, sender.oldest)
     return overdue
 
 
-@compiled
-def resend(senders: Senders, i: int, chunk: int) -> bool:
-    """A custodian pulls a chunk: send it again if it is in flight; False if it is not."""
-    sender = senders.state[i]
-    flight = senders.flights[i, chunk % sender.span]
-    if flight.chunk != chunk or flight.state != SENT:
-        return False
-    _mark_lost(sender, flight)
-    return True
-
-
-@compiled
-def change_epoch(senders: Senders, i: int, epoch: int) -> int:
-    """A new epoch: whatever has no result yet must be sent again in it; gives how many chunks that are."""
-    sender = senders.state[i]
-    sender.epoch = epoch
-    again = 0
-    first = 0 if sender.pool != 0 else sender.oldest
-    last = sender.span if sender.pool != 0 else sender.next
-    for position in range(first, last):
-        flight = senders.flights[i, position % sender.span]
-        if flight.state == SENT:
-            _mark_lost(sender, flight)
-            again += 1
-    return again
-
-
-@compiled
-def holds_result(senders: Senders, i: int, chunk: int) -> bool:
-    """Has this stream's worker got the result of a chunk, and can it still give it to others?"""
-    sender = senders.state[i]
-    if chunk >= sender.next or chunk < sender.oldest - sender.span:
-        return False
-    return bool(chunk < sender.oldest or senders.flights[i, chunk % sender.span].state == DONE)
+@compiled_apart
+def _ask_when_due(sender: Any, flight: Any, now_ns: int) -> None:
+    """A credited chunk that has waited for long enough is asked for, and the wait begins anew."""
+    if due_ns(sender, flight) <= now_ns:
+        flight.sent_ns = now_ns
+        flight.backoff += 1
+        if flight.backoff > sender.resends_max:
+            sender.failed = 1
+        start_asking(sender, flight)
+    sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))

@@ -12,7 +12,7 @@ from paceline.dataplane.bits import mix
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.switch import admit_job, release_job
-from paceline.dataplane.wire import ANSWER, COLLISION, FLUSH, PULL, RESULT
+from paceline.dataplane.wire import ACK, ANSWER, COLLISION, FLUSH, RESULT
 from paceline.sim import ring
 from paceline.sim.links import copy_packet, drop_reference, peek_free, take
 from paceline.sim.queue import set_time
@@ -211,7 +211,9 @@ def pump(world: World, w: int, now_ns: int) -> None:
         place = packet.chunk - worker.first_chunk
         packet.priority = world.priorities[worker.job, step, world.layer_of[job.table + place]]
         if job.on_workers != 0:
-            packet.custodian = custody.custodian_for(packet.chunk, job.workers, packet.epoch)
+            packet.custodian = custody.custodian_for(
+                packet.chunk, job.workers, world.senders.state[w].leaders, packet.epoch
+            )
         elif job.custodians > 1:
             packet.custodian = job.workers + packet.chunk % job.custodians
         else:
@@ -270,13 +272,12 @@ def _ring_at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool
 def _at_worker_asked(world: World, w: int, p: int, now_ns: int) -> bool:
     """A custodian pulls: give it the result if it is here, else send the contribution again."""
     packet = world.pool.packets[p]
-    sender = world.senders.state[w]
-    if packet.kind != PULL or not custody.is_asked(packet, sender.rack, sender.mask):
-        return False
-    if sending.holds_result(world.senders, w, packet.chunk):
+    if packet.kind == ACK:
+        return bool(sending.handle_ack(world.senders, w, packet, now_ns))
+    wanted = sending.handle_pull(world.senders, w, packet)
+    if wanted == sending.ANSWER_IT:
         _answer(world, w, p)
-        return False
-    return bool(sending.resend(world.senders, w, packet.chunk))
+    return bool(wanted == sending.POLL)
 
 
 @compiled_inner

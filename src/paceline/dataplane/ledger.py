@@ -1,0 +1,257 @@
+"""Who computes which micro-batch of a straggler: the ledger [ours, after SA-ATP's idea].
+
+A straggler's iteration is cut into at most 64 micro-batches. Each is FREE, then CLAIMED by one worker for the time of
+a lease, then COMPUTED; when all are, the ledger is FROZEN and `share_of` says who contributes what. The owner claims
+from the head and helpers from the tail, so that they meet. A lease that runs out frees the micro-batch and fences
+the late worker: its claim number is no longer the right one. When nothing is free, an idle worker may take a second
+claim on the micro-batch whose first claim is the oldest; the first of the two to finish is recorded and the other
+is fenced. Nothing may be sent for the owner before the ledger is frozen: so each micro-batch is in exactly one share.
+
+A worker that knows that its claim is its last may COMMIT it, and need not wait for its end: nobody gets a second
+claim on it, its lease does not run out, and the ledger can be frozen. From then on it is in that worker's share, and
+gradients can be sent layer by layer during its backward pass.
+
+When a worker dies (`leave`), all that it held or had computed is free again. After the freeze that also thaws the
+ledger, since shares that others may already have sent are no longer the whole: the caller begins a new epoch, and the
+survivors' shares count from the next freeze on.
+
+With `keep` the first micro-batches are for the owner alone, as long as it lives. A straggler that keeps one takes part
+in every sum, so nobody can run further ahead of it than a sender's span; with `keep` 0 the caller bounds that by
+the senders' `limit`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.dataplane.bits import NO_BITS
+from paceline.dataplane.compiled import compiled
+from paceline.dataplane.shares import MICRO_BATCHES_MAX, share_bits
+
+FREE = 0
+CLAIMED = 1
+COMPUTED = 2
+COMMITTED = 3
+BATCH_STATES = ("free", "claimed", "computed", "committed")
+
+NOBODY = -1
+
+BATCH = np.dtype(
+    [
+        ("claim", "i8"),
+        ("second_claim", "i8"),
+        ("claimed_ns", "i8"),
+        ("lease_ns", "i8"),
+        ("second_lease_ns", "i8"),
+        ("worker", "i4"),
+        ("second", "i4"),
+        ("state", "i4"),
+    ],
+    align=True,
+)
+"""A micro-batch: who works on it under which claim numbers, and until when."""
+
+LEDGER = np.dtype(
+    [("claims", "i8"), ("lease_ns", "i8"), ("owner", "i4"), ("frozen", "i4"), ("keep", "i4")], align=True
+)
+
+
+class Ledger(NamedTuple):
+    """One straggler's iteration: `state[0]` and `batches[m]`."""
+
+    state: Any
+    batches: Any
+
+
+def new_ledger(owner: int, micro_batches: int, lease_ns: int, keep: int = 0) -> Ledger:
+    """All of the owner's micro-batches are free; the first `keep` of them are for the owner alone."""
+    if not 1 <= micro_batches <= MICRO_BATCHES_MAX:
+        raise ValueError(f"a ledger has 1..{MICRO_BATCHES_MAX} micro-batches, not {micro_batches}")
+    state = np.zeros(1, dtype=LEDGER).view(np.recarray)
+    state[0].owner, state[0].lease_ns, state[0].keep = owner, lease_ns, keep
+    batches = np.zeros(micro_batches, dtype=BATCH).view(np.recarray)
+    batches.worker = batches.second = NOBODY
+    return Ledger(state, batches)
+
+
+@compiled
+def claim(ledger: Ledger, worker: int, now_ns: int) -> int:
+    """The micro-batch that this worker computes now, or -1; its claim number is then `claim_number`.
+
+    The owner takes the first free one, anyone else the last. With none free, a second claim is given on the
+    micro-batch that has been worked on for longest by somebody else.
+    """
+    state = ledger.state[0]
+    if state.frozen != 0:
+        return NOBODY
+    _expire(ledger, now_ns)
+    batches = ledger.batches
+    count = batches.shape[0]
+    kept = 0 if worker == state.owner else state.keep
+    for step in range(count - kept):
+        m = step if worker == state.owner else count - 1 - step
+        if batches[m].state == FREE:
+            _take(ledger, m, worker, now_ns)
+            return m
+    oldest = NOBODY
+    for m in range(kept, count):
+        batch = batches[m]
+        if batch.state != CLAIMED or batch.worker == worker or batch.second != NOBODY:
+            continue
+        if oldest == NOBODY or batch.claimed_ns < batches[oldest].claimed_ns:
+            oldest = m
+    if oldest != NOBODY:
+        state.claims += 1
+        batches[oldest].second = worker
+        batches[oldest].second_claim = state.claims
+        batches[oldest].second_lease_ns = now_ns + state.lease_ns
+    return oldest
+
+
+@compiled
+def adopt(ledger: Ledger, worker: int, now_ns: int) -> int:
+    """This worker claims all that is free at once, for an owner that is gone; gives how many there were."""
+    claimed = 0
+    if ledger.state[0].frozen == 0:
+        _expire(ledger, now_ns)
+        for m in range(ledger.batches.shape[0]):
+            if ledger.batches[m].state == FREE:
+                _take(ledger, m, worker, now_ns)
+                claimed += 1
+    return claimed
+
+
+@compiled
+def _take(ledger: Ledger, m: int, worker: int, now_ns: int) -> None:
+    state = ledger.state[0]
+    batch = ledger.batches[m]
+    state.claims += 1
+    batch.state = CLAIMED
+    batch.worker = worker
+    batch.claim = state.claims
+    batch.claimed_ns = now_ns
+    batch.lease_ns = now_ns + state.lease_ns
+
+
+@compiled
+def claim_number(ledger: Ledger, m: int, worker: int) -> int:
+    """The number under which this worker holds micro-batch `m`; 0 if it does not hold it."""
+    batch = ledger.batches[m]
+    if (batch.state == CLAIMED or batch.state == COMMITTED) and batch.worker == worker:
+        return int(batch.claim)
+    if batch.state == CLAIMED and batch.second == worker:
+        return int(batch.second_claim)
+    return 0
+
+
+@compiled
+def renew(ledger: Ledger, m: int, number: int, now_ns: int) -> bool:
+    """Still at work: the lease runs anew. False: the claim is fenced, the work is not wanted any more."""
+    batch = ledger.batches[m]
+    if batch.state == COMMITTED:
+        return bool(batch.claim == number)
+    if batch.state != CLAIMED or number <= 0:
+        return False
+    if batch.claim == number and batch.worker != NOBODY:
+        batch.lease_ns = now_ns + ledger.state[0].lease_ns
+        return True
+    if batch.second_claim == number and batch.second != NOBODY:
+        batch.second_lease_ns = now_ns + ledger.state[0].lease_ns
+        return True
+    return False
+
+
+@compiled
+def finish(ledger: Ledger, m: int, number: int) -> bool:
+    """The gradient of micro-batch `m` is computed under this claim. False: fenced, throw it away."""
+    batch = ledger.batches[m]
+    if batch.state != COMMITTED and not commit(ledger, m, number):
+        return False
+    if batch.claim != number:
+        return False
+    batch.state = COMPUTED
+    return True
+
+
+@compiled
+def commit(ledger: Ledger, m: int, number: int) -> bool:
+    """The claim is this worker's last and will be finished: nobody else's from now on. False: fenced."""
+    batch = ledger.batches[m]
+    if batch.state != CLAIMED or number <= 0:
+        return False
+    if batch.second_claim == number and batch.second != NOBODY:
+        batch.worker = batch.second
+        batch.claim = number
+    elif batch.claim != number or batch.worker == NOBODY:
+        return False
+    batch.second = NOBODY
+    batch.second_claim = 0
+    batch.state = COMMITTED
+    return True
+
+
+@compiled
+def leave(ledger: Ledger, worker: int) -> int:
+    """A worker is gone: what it held or had computed must be computed by others; gives how much that is.
+
+    If the ledger was frozen and this is not 0, it is frozen no more: begin a new epoch.
+    """
+    freed = 0
+    if worker == ledger.state[0].owner:
+        ledger.state[0].keep = 0
+    for m in range(ledger.batches.shape[0]):
+        batch = ledger.batches[m]
+        if batch.second == worker:
+            batch.second = NOBODY
+            batch.second_claim = 0
+        if batch.worker == worker and batch.state != FREE:
+            _drop_first(batch)
+            freed += batch.state == FREE
+    if freed > 0:
+        ledger.state[0].frozen = 0
+    return freed
+
+
+@compiled
+def _drop_first(batch: Any) -> None:
+    """The first claim is void; the second, if there is one, takes its place."""
+    batch.worker = batch.second
+    batch.claim = batch.second_claim
+    batch.lease_ns = batch.second_lease_ns
+    batch.second = NOBODY
+    batch.second_claim = 0
+    batch.state = CLAIMED if batch.worker != NOBODY else FREE
+
+
+@compiled
+def _expire(ledger: Ledger, now_ns: int) -> None:
+    for m in range(ledger.batches.shape[0]):
+        batch = ledger.batches[m]
+        if batch.state != CLAIMED:
+            continue
+        if batch.second != NOBODY and batch.second_lease_ns <= now_ns:
+            batch.second = NOBODY
+            batch.second_claim = 0
+        if batch.lease_ns <= now_ns:
+            _drop_first(batch)
+
+
+@compiled
+def freeze(ledger: Ledger) -> bool:
+    """Fix who contributes what, if everything is computed or committed; only a death changes it."""
+    for m in range(ledger.batches.shape[0]):
+        if ledger.batches[m].state != COMPUTED and ledger.batches[m].state != COMMITTED:
+            return False
+    ledger.state[0].frozen = 1
+    return True
+
+
+@compiled
+def share_of(ledger: Ledger, worker: int) -> np.uint64:
+    """The micro-batches that a worker contributes; empty before the freeze, when nobody may send."""
+    mask = NO_BITS
+    if ledger.state[0].frozen != 0:
+        for m in range(ledger.batches.shape[0]):
+            if ledger.batches[m].worker == worker:
+                mask |= share_bits(m, ledger.batches.shape[0])
+    return np.uint64(mask)
