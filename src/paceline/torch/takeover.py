@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.dataplane.straggler import MICRO_BATCHES_MAX
+from paceline.dataplane.shares import MICRO_BATCHES_MAX
 from paceline.torch.takeover_keeper import Keeper
 from paceline.torch.takeover_line import Line, TakeoverError
 

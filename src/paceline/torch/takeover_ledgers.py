@@ -1,6 +1,6 @@
 """One iteration's ledgers, one for each rank's micro-batches, and who is given what: pure, the time is passed in.
 
-The ledger of the core (`dataplane/straggler.py`) says what may be claimed and whose result counts. This module
+The ledger of the core (`dataplane/ledger.py`) says what may be claimed and whose result counts. This module
 decides *which* ledger a rank is sent to, from progress alone; no rank is named a straggler beforehand:
 
 - A rank takes its own micro-batches first, from the head.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.straggler import (
+from paceline.dataplane.ledger import (
     CLAIMED,
     COMPUTED,
     FREE,
