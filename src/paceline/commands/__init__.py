@@ -6,6 +6,7 @@ from typing import Any
 from paceline.commands.bench import allreduce as bench_allreduce
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
+from paceline.commands.report import report as report_command
 from paceline.commands.reproduce_esa import esa as reproduce_esa
 from paceline.commands.reproduce_sjf_bco import sjf_bco as reproduce_sjf_bco
 from paceline.commands.simulate import simulate as simulate_command
@@ -13,6 +14,7 @@ from paceline.commands.simulate import simulate as simulate_command
 COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models_command,
     "plan": plan_command,
+    "report": report_command,
     "simulate": simulate_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {

@@ -26,6 +26,7 @@ p.lead { color: var(--soft); margin-top: 0; } p, li { max-width: 76ch; }
 th, td { padding: .35rem .8rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 thead th { border-bottom: 2px solid var(--ink); } code { background: #f2f4f7; padding: .05rem .3rem; }
+details { margin: .35rem 0; } summary { cursor: pointer; } summary:hover { color: var(--accent); }
 figure { margin: .5rem 0 1.2rem; } figcaption { color: var(--soft); font-size: .9rem; max-width: 84ch; }
 """
 
@@ -52,17 +53,19 @@ class Page:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table; a column whose every cell is a number (or empty) is set flush right."""
-        numeric = [all(_is_number(row[i]) for row in rows) and bool(rows) for i in range(len(columns))]
-        mark = [' class="number"' if flag else "" for flag in numeric]
-        head = "".join(f"<th{mark[i]}>{html.escape(name)}</th>" for i, name in enumerate(columns))
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td{mark[i]}>{html.escape(show(cell))}</td>" for i, cell in enumerate(row))
-            + "</tr>"
-            for row in rows
-        )
+        self._parts.append(_table(columns, rows))
+
+    def fold(
+        self,
+        summary: str,
+        paragraphs: Sequence[str],
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+    ) -> None:
+        """A line that opens to text and a table."""
+        inside = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in paragraphs)
         self._parts.append(
-            f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+            f"<details><summary>{html.escape(summary)}</summary>{inside}{_table(columns, rows)}</details>"
         )
 
     def figure(self, figure: Any, caption: str = "") -> None:
@@ -113,6 +116,19 @@ def show(cell: object) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    numeric = [all(_is_number(row[i]) for row in rows) and bool(rows) for i in range(len(columns))]
+    mark = [' class="number"' if flag else "" for flag in numeric]
+    head = "".join(f"<th{mark[i]}>{html.escape(name)}</th>" for i, name in enumerate(columns))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{mark[i]}>{html.escape(show(cell))}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _is_number(cell: object) -> bool:

@@ -66,6 +66,11 @@ class Report:
         """How many were computed by another rank than their own."""
         return sum(rank != owner for owner, share in enumerate(self.shares) for rank in share)
 
+    def slowest(self) -> int | None:
+        """The rank from which most was taken over; None: nothing was."""
+        lost = [sum(by != owner for by in share) for owner, share in enumerate(self.shares)]
+        return lost.index(max(lost)) if any(lost) else None
+
     def computed_by(self, rank: int) -> list[tuple[int, int]]:
         """The (owner, micro-batch) pairs in a rank's gradient."""
         return [(o, m) for o, share in enumerate(self.shares) for m, by in enumerate(share) if by == rank]
@@ -95,6 +100,7 @@ class Takeover:
         self.model, self.group, self.help = model, group, help
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.last: Report | None = None
+        self.taken_over_total = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._timeout_s = timeout_s
         self._step = 0
@@ -130,6 +136,7 @@ class Takeover:
                     with contextlib.suppress(TakeoverError):
                         self._line.tell("abandon", self._step)
                     raise
+        self.taken_over_total += self.last.taken_over
         return self.last
 
     def _run_alone(self, listed: list[Any], accumulate: Callable[[Any], object]) -> Report:
@@ -206,6 +213,19 @@ class Takeover:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         for (dtype, device), parameters in kinds.items():
             _reduce_flat(parameters, dtype, device, scale, group or self.group)
+
+    def as_progress(self) -> dict[str, Any]:
+        """For a job's progress line, as `paceline run` keeps it and `paceline report` shows it."""
+        told: dict[str, Any] = {"taken_over_total": self.taken_over_total}
+        slowest = self.last.slowest() if self.last is not None else None
+        if self.last is not None and slowest is not None:
+            why = (
+                e["reason"]
+                for e in self.last.reasons
+                if e["owner"] == slowest and e["micro_batch"] is not None
+            )
+            told.update(straggler=slowest, straggler_reason=next(why, ""))
+        return told
 
     def close(self) -> None:
         """Leave; the keeper ends with its rank."""

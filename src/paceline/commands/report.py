@@ -1,0 +1,62 @@
+"""`paceline report`: a run's folder as one page, a trace, or two runs side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR [RUN_DIR]", help="One run, or two to compare.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The page; default: report.html in the (last) run.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, for scripts.")] = False,
+) -> None:
+    """Make one self-contained HTML page of a run: who ran where and why, completion times, switch memory, stragglers.
+
+    Works while the run goes on. With two runs, the page shows what the second gained over the first.
+
+    Examples:
+
+      paceline report out/run
+
+      paceline report out/run --perfetto trace.json
+
+      paceline report out/baseline out/paceline --out difference.html
+    """
+    import json
+
+    from paceline.errors import UserError
+    from paceline.report import perfetto as perfetto_trace
+    from paceline.report import run_compare, run_page
+    from paceline.report.run_read import read_run
+
+    if len(runs) > 2:
+        raise UserError("one run, or two to compare", place="report")
+    if len(runs) == 2 and perfetto is not None:
+        raise UserError("a trace is of one run", place="--perfetto")
+    read = [read_run(folder) for folder in runs]
+    page = out or runs[-1] / ("report.html" if len(runs) == 1 else "comparison.html")
+    if len(read) == 2:
+        run_compare.write_page(page, read[0], read[1])
+    else:
+        run_page.write_page(page, read[0])
+    if perfetto is not None:
+        perfetto_trace.write_trace(perfetto, read[0])
+    if as_json:
+        found = {**run_compare.summary(read), "page": str(page)}
+        typer.echo(json.dumps(found if perfetto is None else {**found, "perfetto": str(perfetto)}, indent=2))
+        return
+    for run in read:
+        typer.echo(f"{run.name}: {run_page.verdict(run)}")
+    if len(read) == 2:
+        typer.echo(run_compare.conclusion(read[0], read[1]))
+    typer.echo(f"page: {page}")
+    if perfetto is not None:
+        typer.echo(f"trace: {perfetto}")

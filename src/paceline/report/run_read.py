@@ -1,0 +1,205 @@
+"""A run's folder, read for a report: finished, stopped or still going on. Never writes.
+
+The tables are those of `run.sqlite`; the module `launch/schema.py` says what each column means. Times are turned
+into seconds since the run began.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UserError
+
+FILE = "run.sqlite"
+VERSION = 1
+Row = dict[str, Any]
+_TABLES = {
+    "servers": "position", "jobs": "position", "attempts": "intended, rowid", "placements": "start, rowid",
+    "plans": "id", "events": "id", "samples": "time, rowid", "switch_samples": "time, rowid",
+}  # fmt: skip
+_JSON = {
+    "jobs": ("spec", "progress"),
+    "attempts": ("task", "handle"),
+    "placements": ("gpus",),
+    "plans": ("running", "decisions", "settings"),
+    "events": ("figures",),
+    "samples": ("figures",),
+    "switch_samples": ("figures",),
+}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a job, on the slots that it held."""
+
+    job: str
+    number: int
+    start_s: float
+    end_s: float
+    gpus: tuple[int, ...]
+    servers: tuple[str, ...]
+    outcome: str
+    """done, failed, lost, stopped; empty: it runs."""
+    reason: str
+    """Why it was put there."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time in which something about a job stayed the same."""
+
+    job: str
+    start_s: float
+    end_s: float
+    what: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class RunData:
+    """All tables of a run, as rows."""
+
+    folder: Path
+    meta: Row
+    servers: list[Row]
+    jobs: list[Row]
+    attempts: list[Row]
+    placements: list[Row]
+    plans: list[Row]
+    events: list[Row]
+    samples: list[Row]
+    switch_samples: list[Row]
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def at(self, when: float) -> float:
+        """Seconds since the run began."""
+        return when - float(self.meta["began"])
+
+    @cached_property
+    def end_s(self) -> float:
+        """When the run ended, or the last that is known of it."""
+        known = [
+            row["time"] for rows in (self.events, self.samples, self.switch_samples) for row in rows[-1:]
+        ]
+        known += [row["ended"] for row in self.jobs if row["ended"]]
+        if self.meta.get("state") in ("done", "failed", "stopped") and self.meta.get("ended"):
+            known.append(self.meta["ended"])
+        return max((self.at(when) for when in known), default=0.0)
+
+    def jct_s(self, job: Row) -> float | None:
+        """From arrival to end; None for a job that is not done."""
+        if job["state"] != "done" or job["ended"] is None:
+            return None
+        return max(0.0, self.at(job["ended"]) - float(job["arrival_s"]))
+
+    @cached_property
+    def avg_jct_s(self) -> float | None:
+        times = [time for job in self.jobs if (time := self.jct_s(job)) is not None]
+        return sum(times) / len(times) if times else None
+
+    @cached_property
+    def makespan_s(self) -> float | None:
+        """From the run's start to the last end; None before all are done."""
+        if not self.jobs or any(job["state"] != "done" for job in self.jobs):
+            return None
+        return max(self.at(job["ended"]) for job in self.jobs)
+
+    @cached_property
+    def slots(self) -> int:
+        return sum(int(server["slots"]) for server in self.servers)
+
+    @cached_property
+    def tries(self) -> list[Attempt]:
+        """Every attempt that held slots."""
+        rows: dict[tuple[str, int], list[Row]] = {}
+        for row in self.placements:
+            rows.setdefault((row["job"], row["attempt"]), []).append(row)
+        how = {(row["job"], row["attempt"]): row for row in self.attempts}
+        found = []
+        for (job, number), parts in rows.items():
+            ends = [self.end_s if part["end"] is None else self.at(part["end"]) for part in parts]
+            attempt = how.get((job, number), {})
+            gpus = tuple(sorted(int(gpu) for part in parts for gpu in part["gpus"]))
+            servers = tuple(part["server"] for part in parts)
+            start_s = min(self.at(part["start"]) for part in parts)
+            outcome = attempt.get("outcome") or ""
+            found.append(Attempt(job, number, start_s, max(ends), gpus, servers, outcome, parts[0]["reason"]))
+        return found
+
+    @cached_property
+    def paths(self) -> list[Span]:
+        """Over which path each job's gradients went, and when."""
+        return list(self._spans(lambda row: (row["path"] or "", "")))
+
+    @cached_property
+    def stragglers(self) -> list[Span]:
+        """Who was slow, in a job's own words: the keys `straggler` and `straggler_reason` of its progress."""
+        return list(self._spans(_straggler_of))
+
+    def _spans(self, told: Any) -> Iterator[Span]:
+        ends = {try_.job: try_.end_s for try_ in self.tries}
+        by_job: dict[str, list[tuple[float, str, str]]] = {}
+        for row in self.samples:
+            by_job.setdefault(row["job"], []).append((self.at(row["time"]), *told(row)))
+        for job, seen in by_job.items():
+            begin = 0
+            for i in range(1, len(seen) + 1):
+                if i < len(seen) and seen[i][1] == seen[begin][1]:
+                    continue
+                if seen[begin][1]:
+                    end_s = seen[i][0] if i < len(seen) else max(ends.get(job, 0.0), seen[-1][0])
+                    yield Span(job, seen[begin][0], end_s, seen[begin][1], seen[begin][2])
+                begin = i
+
+    def figure_of(self, job: Row, key: str) -> Any:
+        """A figure of the job's last progress, e.g. its loss."""
+        return (job["progress"] or {}).get(key)
+
+
+def _straggler_of(row: Row) -> tuple[str, str]:
+    who = row["figures"].get("straggler")
+    if who is None or who == "" or who is False:
+        return "", ""
+    shown = f"rank {who}" if isinstance(who, int) else str(who)
+    return shown, str(row["figures"].get("straggler_reason", ""))
+
+
+def read_run(folder: Path) -> RunData:
+    """The run in a folder; a folder without one is the user's mistake."""
+    path = folder / FILE
+    if not path.exists():
+        raise UserError(f"holds no run (no {FILE})", place=str(folder))
+    try:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", 30.0, uri=True)
+        db.row_factory = sqlite3.Row
+        try:
+            db.execute("BEGIN")
+            meta = {row["key"]: json.loads(row["value"]) for row in db.execute("SELECT * FROM meta")}
+            if meta.get("version") != VERSION:
+                raise UserError(
+                    f"{FILE} has version {meta.get('version')}, this reads {VERSION}", place=str(folder)
+                )
+            tables = {table: _rows(db, table) for table in _TABLES}
+        finally:
+            db.close()
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
+    meta.setdefault("began", min((row["time"] for row in tables["events"]), default=time.time()))
+    return RunData(folder, meta, **tables)
+
+
+def _rows(db: sqlite3.Connection, table: str) -> list[Row]:
+    decoded = _JSON.get(table, ())
+    rows = [dict(row) for row in db.execute(f"SELECT * FROM {table} ORDER BY {_TABLES[table]}")]
+    for row in rows:
+        for key in decoded:
+            row[key] = json.loads(row[key]) if row[key] is not None else None
+    return rows
