@@ -9,12 +9,14 @@ from paceline.commands.plan import plan as plan_command
 from paceline.commands.report import report as report_command
 from paceline.commands.reproduce_esa import esa as reproduce_esa
 from paceline.commands.reproduce_sjf_bco import sjf_bco as reproduce_sjf_bco
+from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models_command,
     "plan": plan_command,
     "report": report_command,
+    "run": run_command,
     "simulate": simulate_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {

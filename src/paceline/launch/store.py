@@ -182,4 +182,11 @@ class Store:
 
 
 def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
+    return (
+        value if value is None or isinstance(value, str | int | float) else json.dumps(value, default=_number)
+    )
+
+
+def _number(value: Any) -> object:
+    # NumPy's numbers, which policies put into their settings.
+    return value.item()

@@ -59,6 +59,11 @@ class JobEntry(Section):
     priority: Annotated[float, Field(gt=0)] = 1.0
     exchange: Exchange = "ring"
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
+    # What `paceline run` adds; a plan does not look at it.
+    command: str | list[str] = ""
+    env: dict[str, str] = Field(default_factory=dict)
+    workdir: str = ""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
 
     def jobs(self, index: int) -> list[Job]:
         stem = self.name or f"job{index}"

@@ -1,0 +1,200 @@
+"""From what a user asks for to a run: a new one or one to go on with, its launcher, its switch, its lock."""
+
+import contextlib
+import json
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from paceline.errors import UserError
+from paceline.launch import lock, switches
+from paceline.launch.jobs import RunJob, load_run_jobs
+from paceline.launch.protocol import Launcher, UnreachableError
+from paceline.launch.replan import check_policy
+from paceline.launch.runner import Runner, Settings, Watcher
+from paceline.launch.store import FILE, Store
+from paceline.schedule import planning
+from paceline.schedule.compiled import announce
+from paceline.schedule.contention import Model
+from paceline.schedule.plans import Objective
+from paceline.schedule.policies import by_name
+from paceline.schedule.sources import ClusterSource
+
+LAUNCHERS = ("local", "slurm", "ray")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line says; kept with the run, so that `--resume` needs nothing else."""
+
+    launcher: str = "local"
+    policy: str = "bco-plus"
+    objective: str = "makespan"
+    switch: str = "none"
+    seed: int = 0
+    grace_s: float = 5.0
+    patience_s: float = 60.0
+    address: str = ""
+    """Of the Ray cluster."""
+    sbatch: tuple[str, ...] = field(default=())
+    """Further options of sbatch."""
+
+
+def make_launcher(request: Request, run_dir: Path) -> Launcher:
+    """The launcher of that name; an engine that cannot be reached is told at once."""
+    if request.launcher == "local":
+        from paceline.launch.local import Local
+
+        return Local(run_dir)
+    if request.launcher == "slurm":
+        from paceline.launch.slurm import Slurm
+
+        return Slurm(request.sbatch)
+    if request.launcher == "ray":
+        from paceline.launch.ray import RayCluster
+
+        return RayCluster(request.address)
+    raise UserError(
+        f"there is no launcher {request.launcher!r}; known: {', '.join(LAUNCHERS)}", place="--launcher"
+    )
+
+
+def check(request: Request) -> None:
+    """Everything that can be refused before a folder is made."""
+    if request.launcher not in LAUNCHERS:
+        raise UserError(
+            f"there is no launcher {request.launcher!r}; known: {', '.join(LAUNCHERS)}", place="--launcher"
+        )
+    if request.objective not in get_args(Objective):
+        raise UserError(f"{request.objective!r} is neither makespan nor jct", place="--objective")
+    check_policy(request.policy)
+
+
+def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> None:
+    """Write a new run to the folder; nothing is started yet."""
+    check(request)
+    if (folder / FILE).exists():
+        Store.create(folder)
+    with contextlib.closing(_reached(request, folder)) as launcher:
+        try:
+            source = ClusterSource.read(cluster) if cluster else _discovered(launcher)
+            servers = source.file.cluster().servers
+            launcher.check({server.name: server.gpus for server in servers})
+        except UnreachableError as error:
+            raise UserError(f"{request.launcher} cannot be reached: {error}", place="--launcher") from None
+    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total)
+    for name in (run_job.job.name for run_job in jobs):
+        if "/" in name or name.startswith("."):
+            raise UserError(f"job {name!r}: a name becomes a folder, so no slash in it", place=str(jobs_file))
+    # Before the clock of the arrivals starts: the first time ever it compiles.
+    announce()
+    planning.warm()
+    folder.mkdir(parents=True, exist_ok=True)
+    store = Store.create(folder)
+    now = time.time()
+    with store.transaction():
+        store.set_meta(
+            run_id=secrets.token_hex(4), began=now, ended=None, state="new", launcher=request.launcher,
+            policy=request.policy, objective=request.objective, jobs_file=str(jobs_file), switch=None,
+            cluster={"name": source.name, "data": source.data},
+            request={key: getattr(request, key) for key in request.__dataclass_fields__},
+        )  # fmt: skip
+        for position, server in enumerate(servers):
+            store.insert(
+                "servers", name=server.name, position=position, slots=server.gpus, rack=server.rack, state="up",
+                reason="",
+            )  # fmt: skip
+        for position, run_job in enumerate(jobs):
+            job = run_job.job
+            store.insert(
+                "jobs", name=job.name, position=position, gpus=job.gpus, iterations=job.iterations,
+                arrival_s=job.arrival_s, priority=job.priority, exchange=job.exchange, spec=run_job.as_json(),
+                state="pending", attempt=0, reason="not yet arrived",
+            )  # fmt: skip
+        store.event(now, "run", f"{len(jobs)} jobs on {len(servers)} servers by {request.policy}")
+    store.close()
+
+
+def _reached(request: Request, folder: Path) -> Launcher:
+    try:
+        return make_launcher(request, folder)
+    except UnreachableError as error:
+        raise UserError(f"{request.launcher} cannot be reached: {error}", place="--launcher") from None
+
+
+def _discovered(launcher: Launcher) -> ClusterSource:
+    found = launcher.discover()
+    if not found:
+        raise UserError(f"{launcher.name} has no servers that could be used", place="--launcher")
+    data = {"servers": [{"name": server.name, "gpus": server.slots} for server in found]}
+    return ClusterSource(f"found by {launcher.name}", data, {})
+
+
+def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> int:
+    """Run what the folder holds, from wherever it stands, to its end; the exit code."""
+    if not (folder / FILE).exists():
+        raise UserError(f"holds no run (no {FILE})", place=str(folder))
+    with lock.held(folder), contextlib.closing(Store.open(folder)) as store:
+        meta = store.meta()
+        request = Request(**{**meta["request"], "sbatch": tuple(meta["request"]["sbatch"])})
+        source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
+        jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
+        with contextlib.closing(_reached(request, folder)) as launcher, _switch(store, request) as switch:
+            announce()
+            runner = Runner(
+                store, launcher, source.file.cluster(), Model.from_file(source.file), jobs,
+                by_name(request.policy, seed=request.seed), watcher,
+                Settings(_objective(request), request.grace_s, patience_s=request.patience_s), switch,
+            )  # fmt: skip
+            with (stopper or Stopper()).stops(runner):
+                return runner.run()
+
+
+def _objective(request: Request) -> Any:
+    return request.objective
+
+
+@contextlib.contextmanager
+def _switch(store: Store, request: Request) -> Iterator[switches.Switch | None]:
+    if request.switch == "none":
+        yield None
+        return
+    if request.switch != "auto":
+        yield switches.attach(store, request.switch)
+        return
+    switch = switches.start(store, here_only=request.launcher == "local")
+    store.event(time.time(), "switch", f"the run's switch answers at {switch.address}")
+    # A planner that dies leaves the switch to its jobs; one that ends takes it along.
+    try:
+        yield switch
+    finally:
+        switch.stop()
+
+
+class Stopper:
+    """Ctrl-C and SIGTERM: the first asks the run to stop its jobs and end, the second ends the planner at once."""
+
+    @contextlib.contextmanager
+    def stops(self, runner: Runner) -> Iterator[None]:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def handle(number: int, _: object) -> None:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+            runner.interrupted.set()
+
+        for number in before:
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def as_text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1)

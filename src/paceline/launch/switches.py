@@ -1,0 +1,176 @@
+"""The switch of a run: started beside it (`auto`), or one that runs already; its figures go to the store.
+
+A switch of ours runs under a supervisor like a job, so it outlives a planner that is killed, and the next
+planner finds it again. It is stopped when the run ends.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.launch import local, processes
+from paceline.launch.environment import MARK
+from paceline.launch.protocol import Share, Task
+from paceline.launch.store import Store
+
+READY_LIMIT_S = 90.0
+POLL_EVERY_S = 1.0
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def default_command(host: str, port: int) -> list[str]:
+    """`paceline switch` by the interpreter that we run in."""
+    call = "from paceline.cli import main; main()"
+    return [sys.executable, "-c", call, "switch", "--host", host, "--port", str(port)]
+
+
+class Switch:
+    """A switch that the run's jobs use."""
+
+    def __init__(self, store: Store, address: str, token: str, folder: Path | None = None) -> None:
+        self.store, self.address, self.token, self.folder = store, address, token, folder
+        self._polled = 0.0
+        self._silent = False
+
+    def poll(self, now: float) -> None:
+        """Write a sample of every job's figures, at most once a second."""
+        if now - self._polled < POLL_EVERY_S:
+            return
+        self._polled = now
+        try:
+            text = _get(f"http://{self.address}/metrics", 1.0)
+        except OSError as error:
+            if not self._silent:
+                self.store.event(
+                    now, "switch", f"the switch {self.address} does not answer", reason=str(error)
+                )
+            self._silent = True
+            return
+        if self._silent:
+            self.store.event(now, "switch", f"the switch {self.address} answers again")
+        self._silent = False
+        with self.store.transaction():
+            for job, figures in samples_of(text).items():
+                self.store.insert(
+                    "switch_samples", time=now, job=job, slots_in_use=_first(figures, "slots_in_use"),
+                    preemptions=_first(figures, "preempt"), figures=figures,
+                )  # fmt: skip
+
+    def stop(self, limit_s: float = 15.0) -> None:
+        """Stop the switch if it is ours."""
+        if self.folder is None:
+            return
+        local.stop_supervised(self.folder)
+        deadline = time.monotonic() + limit_s
+        while (
+            time.monotonic() < deadline and local.observe(self.folder, _mark(self.store)).state == "running"
+        ):
+            time.sleep(0.1)
+
+
+def _get(address: str, timeout_s: float) -> str:
+    with urllib.request.urlopen(address, timeout=timeout_s) as answer:
+        return str(answer.read().decode(errors="replace"))
+
+
+def _mark(store: Store) -> str:
+    return f"{store.meta()['run_id']}-switch"
+
+
+def _first(figures: dict[str, float], part: str) -> float | None:
+    return next((value for name, value in figures.items() if part in name), None)
+
+
+def samples_of(text: str) -> dict[str | None, dict[str, float]]:
+    """The figures of a Prometheus page by job (its name, else its number); those without a job under None."""
+    found: dict[str | None, dict[str, float]] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None:
+            continue
+        name, labels_text, value_text = match.groups()
+        labels = dict(_LABEL.findall(labels_text or ""))
+        job = labels.pop("name", None) or labels.get("job")
+        labels.pop("job", None)
+        try:
+            value = float(value_text)
+        except ValueError:
+            continue
+        key = name + "".join(f",{label}={labels[label]}" for label in sorted(labels))
+        figures = found.setdefault(job, {})
+        figures[key] = figures.get(key, 0.0) + value
+    return found
+
+
+def attach(store: Store, address: str) -> Switch:
+    """Use a switch that somebody else runs; its token comes from the environment, as for any agent."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"{address!r} is neither auto, none nor HOST:PORT", place="--switch")
+    try:
+        _get(f"http://{address}/healthz", 5.0)
+    except OSError as error:
+        raise UserError(f"no switch answers at {address}: {error}", place="--switch") from None
+    return Switch(store, address, os.environ.get("PACELINE_TOKEN", ""))
+
+
+def start(
+    store: Store,
+    *,
+    here_only: bool,
+    command: Callable[[str, int], Sequence[str]] = default_command,
+    limit_s: float = READY_LIMIT_S,
+) -> Switch:
+    """The run's own switch: the one a planner before us started if it lives, else a new one at its address."""
+    known: dict[str, Any] = store.meta().get("switch") or {}
+    folders = sorted((store.folder / "switch").glob("[0-9]*"), key=lambda path: int(path.name))
+    if known and folders and local.observe(folders[-1], _mark(store)).state == "running":
+        return Switch(store, known["address"], known["token"], folders[-1])
+    host = "127.0.0.1" if here_only else socket.gethostbyname(socket.gethostname())
+    port = int(known["address"].rpartition(":")[2]) if known else processes.free_port()
+    address = f"{host}:{port}"
+    token = known.get("token") or secrets.token_hex(16)
+    store.set_meta(switch={"address": address, "token": token})
+    folder = (store.folder / "switch" / str(len(folders) + 1)).resolve()
+    folder.mkdir(parents=True)
+    env = {"PACELINE_TOKEN": token, MARK: _mark(store)}
+    task = Task(
+        store.meta()["run_id"], "switch", len(folders) + 1, _mark(store), tuple(command(host, port)), env, "",
+        (Share("switch", (0,), (0,)),), str(folder),
+    )  # fmt: skip
+    local.write_task(folder, task, {})
+    local.start_supervised(folder, {MARK: _mark(store)})
+    switch = Switch(store, address, token, folder)
+    try:
+        _await(switch, limit_s)
+    except BaseException:
+        switch.stop()
+        raise
+    return switch
+
+
+def _await(switch: Switch, limit_s: float) -> None:
+    assert switch.folder is not None
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            _get(f"http://{switch.address}/healthz", 2.0)
+            return
+        seen = local.observe(switch.folder, _mark(switch.store))
+        if seen.state in ("ended", "lost"):
+            log = (switch.folder / "rank-0.log").read_text(errors="replace").strip().splitlines()
+            last = log[-1] if log else seen.reason
+            raise UserError(f"the switch did not start: {last}", place="--switch")
+        time.sleep(0.1)
+    raise UserError(f"the switch was not ready within {limit_s:.0f} s", place="--switch")

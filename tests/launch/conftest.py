@@ -1,0 +1,15 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.launch.scenes import PLANNERS
+
+
+@pytest.fixture(autouse=True)
+def _no_planner_is_left() -> Iterator[None]:
+    yield
+    while PLANNERS:
+        with PLANNERS.pop() as planner:
+            if planner.poll() is None:
+                planner.kill()
+                planner.communicate(timeout=30)

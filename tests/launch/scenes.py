@@ -1,0 +1,173 @@
+"""Runs for the tests: job files whose jobs note each of their starts, and planners that can be killed."""
+
+import collections
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.launch import session
+from paceline.launch.store import Row, Store
+
+LIMIT_S = 120.0
+PLANNERS: "list[subprocess.Popen[str]]" = []
+"""Those of the running test; what it leaves is ended by `conftest.py`."""
+
+
+class Quiet:
+    """Nobody looks on."""
+
+    def event(self, row: Row) -> None: ...
+
+    def tick(self, store: Store, now: float) -> None: ...
+
+
+class Scene:
+    """A folder with a job list, a cluster, and a file in which every rank of every attempt notes its start."""
+
+    def __init__(self, folder: Path, servers: Mapping[str, int]) -> None:
+        self.folder, self.run_dir = folder, folder / "run"
+        self.jobs_file, self.cluster_file, self.notes = (
+            folder / "j.toml",
+            folder / "c.toml",
+            folder / "starts",
+        )
+        self._jobs: list[str] = []
+        self.cluster_file.write_text(
+            "".join(f'[[servers]]\nname = "{name}"\ngpus = {slots}\n' for name, slots in servers.items())
+        )
+
+    def job(self, name: str, gpus: int = 1, script: str = "sleep 0.3", **keys: object) -> "Scene":
+        """A job whose ranks note their start, then run the script; `keys` are further lines of the job file."""
+        note = f"echo $PACELINE_JOB $RANK $WORLD_SIZE $PACELINE_SERVER $PACELINE_ATTEMPT >> {self.notes}"
+        keys = {"iterations": 3, "backward": "100 ms", **keys}
+        lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
+        command = json.dumps(["/bin/sh", "-c", f"{note}; {script}"])
+        text = f'[[jobs]]\nname = "{name}"\ngpus = {gpus}\ncommand = {command}\n'
+        self._jobs.append(text + "\n".join(lines) + "\n")
+        self.jobs_file.write_text("\n".join(self._jobs))
+        return self
+
+    def create(self, **request: Any) -> None:
+        session.create(
+            self.jobs_file, str(self.cluster_file), session.Request(policy="sjf-bco", **request), self.run_dir
+        )
+
+    def run(self, **request: Any) -> int:
+        """In this process, from the start to the end."""
+        self.create(**request)
+        return session.go_on(self.run_dir, Quiet())
+
+    def planner(self, *more: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        """A planner of its own process, to be killed."""
+        call = "from paceline.cli import main; main()"
+        started = subprocess.Popen(
+            [sys.executable, "-c", call, "run", *more], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})}, cwd=self.folder,
+        )  # fmt: skip
+        PLANNERS.append(started)
+        return started
+
+    def new_planner(self, *more: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        return self.planner(
+            str(self.jobs_file), "--cluster", str(self.cluster_file), "--out", str(self.run_dir), "--policy",
+            "sjf-bco", *more, env=env,
+        )  # fmt: skip
+
+    def store(self) -> Store:
+        return Store.open_to_read(self.run_dir)
+
+    def states(self) -> dict[str, str]:
+        return {row["name"]: row["state"] for row in self.rows("jobs")}
+
+    def rows(self, what: str) -> list[Row]:
+        store = self.store()
+        try:
+            found: list[Row] = getattr(store, what)()
+            return found
+        finally:
+            store.close()
+
+    def starts(self) -> dict[str, int]:
+        """How often each job was started: the notes of its ranks 0."""
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        return dict(collections.Counter(line.split()[0] for line in lines if line.split()[1] == "0"))
+
+    def places(self) -> dict[str, list[str]]:
+        """The servers on which each job's ranks said that they ran, in rank order, of the last attempt."""
+        found: dict[tuple[str, str], dict[int, str]] = {}
+        last: dict[str, str] = {}
+        for line in self.notes.read_text().splitlines():
+            name, rank, _, server, token = line.split()
+            found.setdefault((name, token), {})[int(rank)] = server
+            last[name] = token
+        return {
+            name: [ranks[rank] for rank in sorted(ranks)]
+            for (name, token), ranks in found.items()
+            if last[name] == token
+        }
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + " }"
+    return json.dumps(value)
+
+
+def wait_for(ready: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+    deadline = time.monotonic() + limit_s
+    while not ready():
+        assert time.monotonic() < deadline, f"{what} did not happen within {limit_s:.0f} s"
+        time.sleep(0.05)
+
+
+def kill(process: "subprocess.Popen[str]", number: int = signal.SIGKILL) -> tuple[int, str, str]:
+    """Signal a planner and wait for its end; its exit code and what it said."""
+    process.send_signal(number)
+    return finish(process)
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def ten_jobs(scene: Scene, script: str = "sleep 0.3") -> Scene:
+    """Ten jobs of one to four slots, some arriving late; one of them fails."""
+    for i, gpus in enumerate((1, 2, 4, 1, 3, 2, 1, 1, 2)):
+        scene.job(f"j{i}", gpus, script, arrival=f"{0.2 * (i % 3):.1f} s")
+    return scene.job("bad", 2, "sleep 0.1; exit 7")
+
+
+def assert_ten_went_well(scene: Scene, code: int) -> None:
+    """What every launcher has to show after `ten_jobs`."""
+    rows = {row["name"]: row for row in scene.rows("jobs")}
+    assert code == 1, "one of the ten fails"
+    assert {name: row["state"] for name, row in rows.items()} == {
+        **{f"j{i}": "done" for i in range(9)},
+        "bad": "failed",
+    }
+    assert rows["bad"]["exit_code"] == 7
+    assert scene.starts() == dict.fromkeys(rows, 1)
+    promised: dict[str, list[str]] = {}
+    for place in scene.rows("placements"):
+        promised.setdefault(place["job"], []).extend([place["server"]] * place["slots"])
+        assert place["end"] >= place["start"]
+    assert scene.places() == promised, "every rank ran where the plan put it"
+    assert_slots_held_once(scene)
+
+
+def assert_slots_held_once(scene: Scene) -> None:
+    """No slot was given to two jobs at a time."""
+    held: dict[int, list[tuple[float, float]]] = {}
+    for place in scene.rows("placements"):
+        for gpu in place["gpus"]:
+            held.setdefault(gpu, []).append((place["start"], place["end"]))
+    for times in held.values():
+        for before, after in zip(sorted(times), sorted(times)[1:], strict=False):
+            assert before[1] <= after[0]
