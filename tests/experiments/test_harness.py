@@ -95,7 +95,19 @@ if __name__ == "__main__":
 """
 
 
-def test_an_interrupt_ends_at_once_and_keeps_what_is_done(marks: Path, tmp_path: Path) -> None:
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_in_the_middle_keeps_what_is_done(marks: Path, tmp_path: Path, end: signal.Signals) -> None:
     script = tmp_path / "sweep.py"
     script.write_text(SWEEP, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
@@ -105,8 +117,14 @@ def test_an_interrupt_ends_at_once_and_keeps_what_is_done(marks: Path, tmp_path:
         until = time.monotonic() + 60
         while time.monotonic() < until and not (file.exists() and file.read_bytes().count(b"\n") == 3):
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        children = _children(process.pid)
+        assert len(children) >= 2
+        process.send_signal(end)
         assert process.wait(timeout=30) != 0
+        until = time.monotonic() + 30
+        while time.monotonic() < until and any(map(_is_running, children)):
+            time.sleep(0.05)
+        assert not any(map(_is_running, children)), "nobody goes on alone"
     finally:
         process.kill()
     quick = [replace(point, waits_s=0.0) for point in points(marks, 3)]

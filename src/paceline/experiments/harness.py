@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -96,7 +97,7 @@ def _run(
 def _run_in_processes(function: Callable[[P], R], points: Sequence[P], count: int) -> Iterator[tuple[int, R]]:
     # Spawn: the workers start clean, whatever threads the caller runs.
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_leave_interrupts)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_obey_parent)
     try:
         number_of = {pool.submit(function, point): number for number, point in enumerate(points)}
         for future in as_completed(number_of):
@@ -114,9 +115,17 @@ def _run_in_processes(function: Callable[[P], R], points: Sequence[P], count: in
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C goes to everyone on the terminal; the parent alone acts on it."""
+def _obey_parent() -> None:
+    """Ctrl-C goes to everyone on the terminal, and the parent alone acts on it; when it is gone, so are we."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 class _Progress:
