@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=16, help="a rank and iteration")
     parser.add_argument("--size", type=int, default=8, help="samples a micro-batch")
     parser.add_argument(
-        "--micro-batch-ms", type=float, default=20.0, help="what a micro-batch takes a healthy rank"
+        "--micro-batch-ms", type=float, default=40.0, help="what a micro-batch takes a healthy rank"
     )
     parser.add_argument("--slow-rank", type=int, default=-1, help="default: the last")
     parser.add_argument("--slow-factor", type=float, default=2.5)

@@ -134,7 +134,7 @@ def test_a_rank_that_ends_before_it_gave_its_work_is_told() -> None:
 def test_the_example_shows_shorter_iterations_and_equal_weights() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    options = ["--steps", "4", "--micro-batches", "12", "--json"]
+    options = ["--steps", "4", "--micro-batches", "12", "--micro-batch-ms", "20", "--json"]
     done = subprocess.run(
         [sys.executable, *command, str(ROOT / "examples/train_takeover.py"), *options],
         env=environment,

@@ -195,6 +195,9 @@ class Takeover:
         began = time.monotonic_ns()
         with contextlib.suppress(TakenOverError):
             accumulate(indices)
+        if self._parameters and self._parameters[0].is_cuda:
+            # The time of a micro-batch is that of its computation, not of its launch.
+            torch.cuda.synchronize(self._parameters[0].device)
         self._computing = None
         gradient: Gradient = [p.grad for p in self._parameters]
         self._set_gradient([None] * len(gradient))

@@ -139,9 +139,12 @@ class Keeper:
 
     def _handle(self, rank: int, message: dict[str, Any]) -> None:
         number, peer, now_ns = int(message["step"]), self._peers[rank], time.monotonic_ns()
+        kind = message["kind"]
+        if kind != "begin" and number not in self._iterations:
+            # Of an iteration that is over for everybody.
+            return
         iteration = self._iteration(number)
         step = iteration.step
-        kind = message["kind"]
         if kind == "begin":
             iteration.indices[rank] = message["micro_batches"]
             step.begin(rank, len(message["micro_batches"]))
