@@ -11,6 +11,7 @@ from paceline.commands.reproduce_esa import esa as reproduce_esa
 from paceline.commands.reproduce_sjf_bco import sjf_bco as reproduce_sjf_bco
 from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
+from paceline.commands.switch import switch as switch_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models_command,
@@ -18,6 +19,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "report": report_command,
     "run": run_command,
     "simulate": simulate_command,
+    "switch": switch_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": reproduce_esa,

@@ -141,9 +141,9 @@ def _cells(headers: Any, data: Any) -> Any:
     return cells
 
 
-def new_inbox(messages: int = MESSAGES) -> Inbox:
-    """Room for this many messages of one call, each a train of up to 64 KiB."""
-    data = np.zeros(messages * MESSAGE_BYTES, dtype=np.uint8)
+def new_inbox(messages: int = MESSAGES, extra_bytes: int = 0) -> Inbox:
+    """Room for this many messages of one call, each a train of up to 64 KiB; the extra bytes are the caller's."""
+    data = np.zeros(messages * MESSAGE_BYTES + extra_bytes, dtype=np.uint8)
     # A train has at most 64 segments where we made it; a hostile one can be of single bytes.
     segments = _records(messages * MESSAGE_BYTES // 64, SEGMENT)
     iovecs, names, controls = (

@@ -1,0 +1,204 @@
+"""`paceline switch`: the live software switch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from paceline.live.switchd import SwitchOptions
+
+HELP = """Run a switch: sum the gradients of training jobs in the network, over UDP.
+
+Jobs come through the control plane (HTTP, the port of --listen); their packets through one UDP port a shard, the ports
+after it. A job is admitted with the cluster's token and gets a key of its own. See docs/switch.md.
+
+Ends on SIGTERM: new jobs are refused, and it waits for those it has, at most --drain-timeout; a second signal ends it
+at once.
+
+Exit code: 0 ended, no job left; 1 a shard failed; 2 a mistake in what was given; 3 ended while jobs were still there.
+
+Examples:
+
+  paceline switch
+
+  paceline switch --listen 10.0.0.1:7070 --token-file token --shards 4 --memory 256MiB
+
+  paceline switch --listen 127.0.0.1:7171 --upper
+
+  paceline switch --listen 127.0.0.1:7070 --upstream 127.0.0.1:7171
+
+  paceline switch --policy atp --drop 0.01 --seed 7 --pcap packets.pcap
+"""
+EXIT_JOBS_LEFT = 3
+
+
+def switch(
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Control plane; shards take the ports after it. Port 0: any."),
+    ] = "127.0.0.1:7070",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Aggregator memory of all shards, e.g. 64MiB.")
+    ] = "64MiB",
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="esa, atp, switchml, always-preempt or coin-flip.")
+    ] = "esa",
+    shards: Annotated[
+        int, typer.Option(min=1, help="One a core: each has its own port, memory and thread.")
+    ] = 1,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The cluster's token; needed to listen beyond loopback."),
+    ] = None,
+    upper: Annotated[
+        bool, typer.Option("--upper", help="Sum rack switches (those with --upstream).")
+    ] = False,
+    upstream: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Be a rack switch under the upper switch there.")
+    ] = "",
+    auth: Annotated[str, typer.Option(metavar="header|full", help="What a packet's tag covers.")] = "header",
+    mtu: Annotated[
+        int, typer.Option(metavar="BYTES", help="Widest packet to serve; default: the interface's MTU.")
+    ] = 0,
+    jobs: Annotated[int, typer.Option(min=1, max=65_535, help="Most jobs at a time.")] = 64,
+    priority_max: Annotated[int, typer.Option(min=0, max=255, help="Highest priority of any job.")] = 255,
+    slots_max: Annotated[
+        int, typer.Option(min=0, help="Most aggregators of one job in a shard; 0: all of them.")
+    ] = 0,
+    lease: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.5, help="A job that is silent for so long is evicted.")
+    ] = 10.0,
+    drain_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="How long SIGTERM waits for jobs to leave.")
+    ] = 30.0,
+    drop: Annotated[float, typer.Option(metavar="P", help="For tests: lose packets, in and out.")] = 0.0,
+    duplicate: Annotated[
+        float, typer.Option(metavar="P", help="For tests: double packets, in and out.")
+    ] = 0.0,
+    reorder: Annotated[float, typer.Option(metavar="P", help="For tests: hold arriving packets back.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of --drop, --duplicate, --reorder and coin-flip.")] = 1,
+    pcap: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every packet; open to Wireshark.")
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Events as JSON, one a line.")] = False,
+) -> None:
+    from paceline.live.sockets import elements_for, resolve
+    from paceline.live.switchd import SwitchOptions
+
+    host, port = _place(listen, "--listen")
+    _serve(
+        SwitchOptions(
+            host=resolve(host),
+            port=port,
+            memory_bytes=_size(memory),
+            policy=policy,
+            shards=shards,
+            token=_token(token_file),
+            upper=upper,
+            upstream=_place(upstream, "--upstream") if upstream else None,
+            auth=auth,
+            elements=elements_for(mtu) if mtu else 0,
+            jobs_max=jobs,
+            priority_max=priority_max,
+            slots_max=slots_max,
+            lease_s=lease,
+            drain_s=drain_timeout,
+            drop=drop,
+            duplicate=duplicate,
+            reorder=reorder,
+            seed=seed,
+            pcap=pcap,
+        ),
+        log_json,
+    )
+
+
+switch.__doc__ = HELP
+
+
+def _place(text: str, option: str) -> tuple[str, int]:
+    from paceline.errors import UserError
+
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = text, "7070"
+    if not port.isdigit() or int(port) > 65_535 or not host:
+        raise UserError(f"{text!r} is not HOST:PORT", place=option)
+    return host, int(port)
+
+
+def _size(text: str) -> int:
+    from paceline.config.units import parse_size_bytes
+    from paceline.errors import UserError
+
+    try:
+        return parse_size_bytes(text)
+    except ValueError as error:
+        raise UserError(str(error), place="--memory") from None
+
+
+def _token(path: Path | None) -> str:
+    from paceline.errors import UserError
+
+    if path is None:
+        return ""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", place=str(path)
+        ) from None
+    if len(token) < 16 or not token.isascii() or not token.isprintable():
+        raise UserError("a token has at least 16 printable ASCII characters", place=str(path))
+    return token
+
+
+def _serve(options: "SwitchOptions", log_json: bool) -> None:
+    import signal
+    import threading
+
+    from paceline.errors import EXIT_FAILED
+    from paceline.live.control import ControlPlane
+    from paceline.live.events import Events
+    from paceline.live.switchd import LiveSwitch, announce_compilation
+
+    events = Events(log_json)
+    announce_compilation()
+    running = LiveSwitch(options, events)
+    asked = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        if asked.is_set():
+            running.ended.set()
+        asked.set()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        control = ControlPlane(running)
+        control.start()
+        events(
+            "listening",
+            f"listening on {options.host}:{control.port}, packets on {', '.join(map(str, running.ports))}; "
+            f"{options.policy}, {running.slots} aggregators of {running.elements} integers a shard",
+            host=options.host,
+            port=control.port,
+            shards=running.ports,
+            slots=running.slots,
+            elements=running.elements,
+            policy=options.policy,
+        )
+        while not asked.wait(0.2) and not running.ended.is_set():
+            pass
+        empty = running.failure == "" and running.drain()
+        control.close()
+    finally:
+        running.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if running.failure:
+        raise typer.Exit(EXIT_FAILED)
+    left = len(running.registry.jobs())
+    events("ended", f"ended; {left} jobs were still here" if left else "ended", jobs=left)
+    if not empty:
+        raise typer.Exit(EXIT_JOBS_LEFT)

@@ -1,0 +1,94 @@
+"""A rack switch's side of the control plane of the upper switch.
+
+A switch under another asks it for every job it admits, so that numbers and keys agree in the whole tree; tells it
+its own addresses for jobs of several racks, and where their workers are; and renews their leases.
+"""
+
+import ipaddress
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.live.registry import Job, Refusal
+from paceline.live.sockets import pack_address, resolve, unpack_address
+
+TIMEOUT_S = 5.0
+
+
+class Upstream:
+    """The upper switch at `host:port`."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self.host, self.port, self._token = resolve(host), port, token
+        self.shards: list[int] = []
+        # Proxies are for the world outside; a switch talks to its neighbour.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def admit(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Admit a job there; remembers where its shards are."""
+        answer = self._ask("POST", "/v1/jobs", request)
+        self.shards = [pack_address(self.host, int(port)) for port in answer["shards"]]
+        return answer
+
+    def bind_rack(self, job: Job, addresses: Sequence[int]) -> None:
+        """Tell where this switch's own shards are."""
+        shown = ["{}:{}".format(*unpack_address(address)) for address in addresses]
+        self._ask("PUT", f"/v1/jobs/{job.number}/racks/{job.rack}", {"addresses": shown}, job)
+
+    def bind_worker(self, job: Job, worker: int, address: int) -> None:
+        """Tell that a worker lives in this rack."""
+        shown = "{}:{}".format(*unpack_address(address))
+        self._ask("PUT", f"/v1/jobs/{job.number}/workers/{worker}", {"address": shown, "rack": job.rack}, job)
+
+    def renew(self, job: Job) -> bool:
+        """Renew a lease; False if the upper switch does not know the job."""
+        try:
+            self._ask("POST", f"/v1/jobs/{job.number}/lease", {}, job)
+        except Refusal as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+        return True
+
+    def leave(self, job: Job) -> None:
+        """The job leaves there too; a neighbour rack may have said so before."""
+        try:
+            self._ask("DELETE", f"/v1/jobs/{job.number}", None, job)
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None, job: Job | None = None
+    ) -> dict[str, Any]:
+        request = urllib.request.Request(f"http://{self.host}:{self.port}{path}", method=method)
+        request.add_header("Content-Type", "application/json")
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        if job is not None:
+            request.add_header("X-Paceline-Key", job.key.hex())
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with self._opener.open(request, data, TIMEOUT_S) as response:
+                text = response.read()
+        except urllib.error.HTTPError as error:
+            try:
+                sentence = str(json.loads(error.read()).get("error", ""))
+            except (ValueError, AttributeError):
+                sentence = ""
+            raise Refusal(error.code, f"the upper switch refused: {sentence or error.reason}") from None
+        except OSError as error:
+            raise Refusal(503, f"the upper switch does not answer: {error}") from None
+        answer = json.loads(text) if text else {}
+        return answer if isinstance(answer, dict) else {}
+
+
+def own_address(peer: str) -> str:
+    """The address by which this machine reaches a peer: what the peer will see."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(ipaddress.IPv4Address(probe.getsockname()[0]))
