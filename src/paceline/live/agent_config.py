@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from paceline.dataplane.memory import POLICIES
 from paceline.dataplane.wire import CONTRIBUTORS_MAX, MAX_ELEMENTS
 from paceline.errors import UserError
+from paceline.live.tensors_layout import ELEMENTS_MIN
 
 Address = tuple[str, int]
 """An IPv4 address as text, and a UDP port."""
@@ -74,7 +75,11 @@ class AgentConfig:
         _require(0 <= self.epoch < 1 << 16, "epoch", "from 0 to 65535")
         _require(self.policy in POLICIES, "policy", "one of " + ", ".join(POLICIES))
         _require(self.auth in ("header", "full"), "auth", '"header" or "full"')
-        _require(16 <= self.elements <= MAX_ELEMENTS, "elements", f"from 16 to {MAX_ELEMENTS}")
+        _require(
+            ELEMENTS_MIN <= self.elements <= MAX_ELEMENTS,
+            "elements",
+            f"from {ELEMENTS_MIN} to {MAX_ELEMENTS}",
+        )
         _require(not self.racks or len(self.racks) == self.workers, "racks", "one for each worker, or none")
         _require(self.slots >= 1, "slots", "at least 1")
         _require(self.timeout_s > 0, "timeout_s", "above 0")

@@ -95,7 +95,7 @@ def _finite_peak_f32(values: Any) -> np.int32:
 
 
 @compiled
-def _peaks_16(values: Any, top: int) -> tuple[int, bool]:
+def _peaks_16(values: Any, top: int) -> Any:
     peak = np.int64(0)
     nonfinite = False
     for i in range(values.shape[0]):

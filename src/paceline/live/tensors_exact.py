@@ -115,12 +115,12 @@ def _total(values: Any, at: int) -> float:
     """
     sign = _sign_of(values, at)
     # Limbs from the lowest: `carry` may be of either sign, the limbs left behind are not negative.
-    carry = 0
+    carry = np.int64(0)
     first, second, third, sticky = 0, 0, 0, 0
     lead, after, last, rest, top = 0, 0, 0, 0, 0
     for limb in range(LIMBS + 2):
         carry += sign * np.int64(values[at + limb]) if limb < LIMBS else 0
-        digit = carry & _LIMB
+        digit = int(carry & _LIMB)
         carry >>= LIMB_BITS
         sticky |= third
         third, second, first = second, first, digit
@@ -139,7 +139,7 @@ def _total(values: Any, at: int) -> float:
 @compiled_inner
 def _sign_of(values: Any, at: int) -> int:
     """1 or -1: the sign of the whole sum."""
-    carry = 0
+    carry = np.int64(0)
     for limb in range(LIMBS):
         carry = (carry + np.int64(values[at + limb])) >> LIMB_BITS
     return -1 if carry < 0 else 1

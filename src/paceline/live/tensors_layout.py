@@ -140,7 +140,7 @@ def find_place(layout: Any, local: int, place: Any) -> None:
 
 
 @compiled_inner
-def _of_sections(layout: Any, local: int) -> tuple[int, int]:
+def _of_sections(layout: Any, local: int) -> Any:
     """(data chunk, -1) or (-1, section whose exponents it carries)."""
     sections = layout.sections
     period = layout.section_chunks + 1

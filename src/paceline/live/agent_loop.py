@@ -1,0 +1,71 @@
+"""The agent's loop: one compiled call that lasts as long as the agent, without the GIL.
+
+Take what was submitted, take what has arrived, run the timers that are due, send what may be sent; then sleep
+until the socket, a submission or a timer wakes it. Nothing spins: an idle agent uses no processor.
+"""
+
+from paceline.dataplane import sender as sending
+from paceline.dataplane.compiled import compiled
+from paceline.dataplane.sender import NEVER_NS
+from paceline.live.agent_paths import custodian_round, take_leave, take_wish, watch_deadline, watch_switch
+from paceline.live.agent_receive import take_segment
+from paceline.live.agent_results import take_tasks
+from paceline.live.agent_send import BATCH, pump
+from paceline.live.agent_state import SEND_BLOCKED, WAITS, Loop
+from paceline.live.agent_window import end_round
+from paceline.live.udp import flush, receive
+from paceline.live.waiting import FOREVER_NS, now_ns, wait
+
+
+@compiled
+def step(loop: Loop) -> bool:
+    """One turn; True if there is more to do at once."""
+    control = loop.control[0]
+    fd = loop.waiter.cells[0].fd
+    time_ns = now_ns(loop.waiter)
+    if control.wish != 0:
+        take_wish(loop, time_ns)
+    if control.head > control.taken:
+        take_tasks(loop, time_ns)
+    segments = receive(fd, loop.inbox)
+    for i in range(segments):
+        take_segment(loop, loop.inbox.segments[i], time_ns)
+    if segments > 0:
+        end_round(loop, time_ns)
+    wake_ns = run_timers(loop, time_ns)
+    control.blocked = 0
+    sent = pump(loop, time_ns)
+    if flush(fd, loop.outbox) != 0:
+        control.blocked = 1
+        loop.counters[SEND_BLOCKED] += 1
+    if segments > 0 or control.stop != 0 or (sent >= BATCH and control.blocked == 0):
+        return True
+    wake_ns = min(wake_ns, loop.senders.state[0].timer_ns)
+    loop.counters[WAITS] += 1
+    timeout_ns = FOREVER_NS if wake_ns >= NEVER_NS else max(0, wake_ns - time_ns)
+    wait(loop.waiter, timeout_ns, control.blocked != 0)
+    return False
+
+
+@compiled
+def run_timers(loop: Loop, time_ns: int) -> int:
+    """What is due now; when something is due next."""
+    control = loop.control[0]
+    sender = loop.senders.state[0]
+    if sender.timer_ns <= time_ns:
+        sending.handle_timeout(loop.senders, 0, time_ns)
+    if loop.custodians.state[0].timer_ns <= time_ns:
+        custodian_round(loop, time_ns)
+    wake_ns = min(watch_switch(loop, time_ns), watch_deadline(loop, time_ns))
+    if control.closing != 0:
+        wake_ns = min(wake_ns, take_leave(loop, time_ns))
+    return int(min(wake_ns, sender.timer_ns, loop.custodians.state[0].timer_ns))
+
+
+@compiled
+def run(loop: Loop) -> None:
+    """Until Python says stop, or the agent has taken its leave."""
+    control = loop.control[0]
+    while control.stop == 0 and control.left == 0:
+        step(loop)
+    flush(loop.waiter.cells[0].fd, loop.outbox)

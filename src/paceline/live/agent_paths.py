@@ -1,0 +1,165 @@
+"""Which way contributions go: by the switch, or straight to custodians; when to change, and when to give up.
+
+A switch says nothing while a worker is late, so silence alone proves nothing: an agent that waits asks (a query that
+a living switch brings back). No answer for `silence_ns`, asked at least three times: the switch is taken for dead,
+everything under way goes to the custodians, and each change is an event. From then on the agent goes on asking;
+when every shard answers, new contributions go by the switch again. Workers decide for themselves: masks make every
+mixture of the two ways exact.
+"""
+
+from paceline.dataplane import custodian as custody
+from paceline.dataplane import sender as sending
+from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.sender import NEVER_NS
+from paceline.dataplane.wire import PULL
+from paceline.live.agent_receive import asked
+from paceline.live.agent_results import fail, note
+from paceline.live.agent_send import ping_switch, send_small, shard_of, tell_done
+from paceline.live.agent_state import (
+    BECAUSE_ANSWERS,
+    BECAUSE_ASKED,
+    BECAUSE_SILENT,
+    BY_CUSTODIANS,
+    BY_SWITCH,
+    EVENT_PATH,
+    NO_FAILURE,
+    PATH_CHANGES,
+    SWITCH_SILENT,
+    TIMED_OUT,
+    WISH_CUSTODIANS,
+    WISH_PROBE,
+    WISH_SWITCH,
+    Loop,
+)
+
+_ASKS_BEFORE_DEATH = 3
+_TELL_EVERY_NS = 20_000_000
+
+
+@compiled_apart
+def take_wish(loop: Loop, now_ns: int) -> None:
+    """Python asks for another way, or suspects the switch."""
+    control = loop.control[0]
+    wish = control.wish
+    control.wish = 0
+    if wish & WISH_CUSTODIANS:
+        control.switch_allowed = 0
+        if control.path == BY_SWITCH:
+            change_path(loop, BY_CUSTODIANS, BECAUSE_ASKED, now_ns)
+    if wish & WISH_SWITCH:
+        control.switch_allowed = 1
+        control.ping_due_ns = now_ns
+        control.source = 0
+    if wish & WISH_PROBE:
+        control.ping_due_ns = now_ns
+
+
+@compiled_apart
+def change_path(loop: Loop, path: int, reason: int, now_ns: int) -> None:
+    """Another way from now on; what went to a dead switch goes again."""
+    control = loop.control[0]
+    control.path = path
+    control.path_since_ns = now_ns
+    control.waiting_since_ns = now_ns
+    control.pings = 0
+    loop.counters[PATH_CHANGES] += 1
+    loop.custodians.state[0].reminders = 1 if path == BY_SWITCH and control.reminds != 0 else 0
+    if path == BY_CUSTODIANS:
+        sending.change_epoch(loop.senders, 0, loop.senders.state[0].epoch)
+    note(loop, EVENT_PATH, path, reason, now_ns)
+
+
+@compiled
+def _heard_ns(loop: Loop) -> int:
+    """When the shard that has been silent longest was last heard."""
+    heard = NEVER_NS
+    for shard in range(loop.control[0].shards):
+        heard = min(heard, loop.shard_heard[shard])
+    return int(heard)
+
+
+@compiled
+def watch_switch(loop: Loop, now_ns: int) -> int:
+    """Ask where there is silence, change the way where that is due; when to look again."""
+    control = loop.control[0]
+    if control.shards == 0 or control.switch_allowed == 0 or control.failed != NO_FAILURE:
+        return int(NEVER_NS)
+    if control.path == BY_SWITCH and loop.senders.state[0].unfinished == 0:
+        control.waiting_since_ns = now_ns
+        control.pings = 0
+        return int(NEVER_NS)
+    heard_ns = _heard_ns(loop)
+    every_ns = control.silence_ns // 4
+    since_ns = max(heard_ns, control.waiting_since_ns)
+    if control.path == BY_SWITCH:
+        if now_ns < since_ns + every_ns:
+            control.pings = 0
+            return int(since_ns + every_ns)
+        if control.pings >= _ASKS_BEFORE_DEATH and now_ns >= since_ns + control.silence_ns:
+            _switch_is_dead(loop, now_ns)
+            return now_ns
+    elif heard_ns > control.path_since_ns and now_ns - heard_ns < 2 * every_ns:
+        change_path(loop, BY_SWITCH, BECAUSE_ANSWERS, now_ns)
+        return int(now_ns + every_ns)
+    if now_ns >= control.ping_due_ns:
+        control.ping_due_ns = now_ns + every_ns
+        control.pings += 1
+        ping_switch(loop)
+    return int(control.ping_due_ns)
+
+
+@compiled_apart
+def _switch_is_dead(loop: Loop, now_ns: int) -> None:
+    if loop.control[0].pool != 0:
+        fail(loop, SWITCH_SILENT, now_ns)
+    else:
+        change_path(loop, BY_CUSTODIANS, BECAUSE_SILENT, now_ns)
+
+
+@compiled
+def watch_deadline(loop: Loop, now_ns: int) -> int:
+    """End what has taken too long; when the oldest tensor's time is up."""
+    control = loop.control[0]
+    if control.tail >= control.taken or control.failed != NO_FAILURE:
+        return int(NEVER_NS)
+    deadline_ns = loop.tasks[control.tail % loop.tasks.shape[0]].deadline_ns
+    if now_ns >= deadline_ns:
+        fail(loop, TIMED_OUT, now_ns)
+        return int(NEVER_NS)
+    return int(deadline_ns)
+
+
+@compiled_apart
+def custodian_round(loop: Loop, now_ns: int) -> None:
+    """Ask for what this custodian lacks: reminders to the switch, pulls to the workers."""
+    control = loop.control[0]
+    packet = loop.packets[2]
+    custody.handle_timeout(loop.custodians, 0, now_ns)
+    while custody.poll_transmit(loop.custodians, 0, packet):
+        if control.path == BY_SWITCH:
+            send_small(loop, packet, shard_of(loop, packet.chunk))
+        elif packet.kind == PULL:
+            for peer in range(control.workers):
+                if peer != control.worker:
+                    send_small(loop, packet, loop.peers[peer])
+            asked(loop, packet, now_ns)
+
+
+@compiled_apart
+def take_leave(loop: Loop, now_ns: int) -> int:
+    """Closing: has everyone all results that we could give? Else ask, and say when to look again."""
+    control = loop.control[0]
+    goal = loop.senders.state[0].next
+    missing = 0
+    for peer in range(control.workers):
+        if peer != control.worker and loop.peer_done[peer] < goal:
+            missing += 1
+    if missing == 0:
+        control.left = 1
+        return now_ns
+    if now_ns >= control.ack_due_ns:
+        control.ack_due_ns = now_ns + _TELL_EVERY_NS
+        for peer in range(control.workers):
+            if peer != control.worker and loop.peer_done[peer] < goal:
+                tell_done(loop, peer, True)
+    return int(control.ack_due_ns)

@@ -1,0 +1,183 @@
+"""The receiving half of an agent: what a datagram must show before it is believed, and who gets it.
+
+A packet counts only if it decodes, comes from the switch or from a worker of the job, carries the job's tag, and its
+fields are possible here. Everything else is dropped and counted by its reason, never answered.
+"""
+
+from typing import Any
+
+from paceline.dataplane import custodian as custody
+from paceline.dataplane import sender as sending
+from paceline.dataplane.auth import is_genuine
+from paceline.dataplane.bits import NO_BITS
+from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.wire import (
+    ACK,
+    ANSWER,
+    HEADER_BYTES,
+    OK,
+    PARTIAL,
+    PULL,
+    QUERY,
+    RESULT,
+    RESULT_FLAG,
+    decode_at,
+)
+from paceline.live.agent_results import take_result
+from paceline.live.agent_send import give_result, send_answer, tell_done
+from paceline.live.agent_state import (
+    ANSWERS,
+    DROP_CHUNK,
+    DROP_COUNT,
+    DROP_EPOCH,
+    DROP_HEADER,
+    DROP_JOB,
+    DROP_KIND,
+    DROP_MASK,
+    DROP_SOURCE,
+    DROP_TAG,
+    DROP_WORKER,
+    PULLS_HEARD,
+    Loop,
+)
+from paceline.live.tensors_views import row_at
+
+_EPOCHS_AHEAD = 16
+"""How far another worker's epoch may be ahead of ours."""
+
+
+@compiled
+def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
+    """One datagram has arrived."""
+    control = loop.control[0]
+    packet = loop.packets[1]
+    data = loop.inbox.data
+    code = decode_at(data, segment.start, segment.length, packet)
+    if code != OK:
+        loop.counters[DROP_HEADER + code] += 1
+        return
+    if packet.job != control.job:
+        loop.counters[DROP_JOB] += 1
+        return
+    if segment.source != control.source:
+        _find_source(loop, segment.source)
+    if control.source_shard < 0 and control.source_peer < 0:
+        loop.counters[DROP_SOURCE] += 1
+        return
+    if not is_genuine(control.key0, control.key1, data, segment.start, segment.length, control.full != 0):
+        loop.counters[DROP_TAG] += 1
+        return
+    if not _is_possible(loop, packet):
+        return
+    payload = loop.inbox.cells[0].buffer + segment.start + HEADER_BYTES
+    if control.source_shard >= 0:
+        loop.shard_heard[control.source_shard] = now_ns
+    elif packet.kind != RESULT and packet.kind != ACK:
+        loop.peer_direct[control.source_peer] = now_ns
+    if packet.kind == RESULT:
+        take_result(loop, packet, payload, now_ns)
+    else:
+        _take_other(loop, packet, payload, now_ns)
+
+
+@compiled_apart
+def _find_source(loop: Loop, source: Any) -> None:
+    """Which shard or worker an address belongs to; remembered, since datagrams come in trains."""
+    control = loop.control[0]
+    control.source = source
+    control.source_shard = -1
+    control.source_peer = -1
+    for shard in range(control.shards):
+        if loop.switch[shard] == source:
+            control.source_shard = shard
+            return
+    for peer in range(control.workers):
+        if loop.peers[peer] == source:
+            control.source_peer = peer
+
+
+@compiled
+def _is_possible(loop: Loop, packet: Any) -> bool:
+    """Fields that the core takes at their word are bounded here."""
+    control = loop.control[0]
+    sender = loop.senders.state[0]
+    if packet.worker >= control.workers or packet.custodian >= control.workers:
+        loop.counters[DROP_WORKER] += 1
+        return False
+    if packet.epoch > sender.epoch + _EPOCHS_AHEAD:
+        loop.counters[DROP_EPOCH] += 1
+        return False
+    if packet.count > control.elements:
+        loop.counters[DROP_COUNT] += 1
+        return False
+    if packet.chunk >= sender.oldest + 2 * sender.span and packet.kind != ACK:
+        # Nobody can be that far ahead of us.
+        loop.counters[DROP_CHUNK] += 1
+        return False
+    if packet.kind == PARTIAL and packet.level == 1 and packet.mask & ~control.all_workers:
+        loop.counters[DROP_MASK] += 1
+        return False
+    return True
+
+
+@compiled_apart
+def _take_other(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
+    control = loop.control[0]
+    kind = packet.kind
+    if kind == PARTIAL or kind == ANSWER or kind == QUERY:
+        if packet.custodian != control.worker or control.pool != 0:
+            # A query of our own that came back: the switch is alive, and nothing else.
+            if kind != QUERY:
+                loop.counters[DROP_KIND] += 1
+            return
+        if kind == QUERY and packet.worker == control.worker:
+            return
+        _at_custodian(loop, packet, payload, now_ns)
+    elif kind == PULL:
+        asked(loop, packet, now_ns)
+    elif kind == ACK and control.source_peer >= 0:
+        peer = control.source_peer
+        loop.peer_done[peer] = max(loop.peer_done[peer], packet.chunk)
+        if packet.flag & RESULT_FLAG == 0:
+            tell_done(loop, peer, False)
+    else:
+        loop.counters[DROP_KIND] += 1
+
+
+@compiled_apart
+def _at_custodian(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
+    at = packet.chunk % loop.counts.shape[0]
+    entry = loop.custodians.chunks[0, at]
+    if packet.kind == QUERY:
+        payload = loop.control[0].staging
+        lanes = loop.control[0].elements
+    else:
+        lanes = packet.count
+        if entry.chunk == packet.chunk and entry.state != custody.ABSENT:
+            if loop.counts[at] != packet.count:
+                loop.counters[DROP_COUNT] += 1
+                return
+        elif entry.chunk < packet.chunk:
+            loop.counts[at] = packet.count
+    verdict = custody.handle_packet(loop.custodians, 0, packet, row_at(payload, lanes), 0, now_ns)
+    if verdict != custody.NOTHING:
+        give_result(loop, packet, payload, verdict == custody.UNICAST, now_ns)
+
+
+@compiled_apart
+def asked(loop: Loop, packet: Any, now_ns: int) -> None:
+    """A custodian pulls: it gets the result if it is here, else our contribution again."""
+    control = loop.control[0]
+    sender = loop.senders.state[0]
+    loop.counters[PULLS_HEARD] += 1
+    if packet.chunk >= control.missing_chunk or now_ns - control.missing_ns > 1_000_000_000:
+        control.missing = packet.mask & control.all_workers
+        control.missing_chunk = packet.chunk
+        control.missing_ns = now_ns
+    if packet.mask == NO_BITS or not custody.is_asked(packet, sender.rack, sender.mask):
+        return
+    if not sending.holds_result(loop.senders, 0, packet.chunk):
+        sending.resend(loop.senders, 0, packet.chunk)
+    elif packet.custodian != control.worker:
+        loop.counters[ANSWERS] += 1
+        send_answer(loop, packet, now_ns)

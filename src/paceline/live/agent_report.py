@@ -1,0 +1,86 @@
+"""What an agent tells about itself: its figures, and, when a reduction fails, who or what was missing."""
+
+import time
+from typing import Any
+
+from paceline.dataplane.custodian_state import COUNTER_NAMES as CUSTODIAN_COUNTERS
+from paceline.dataplane.custodian_state import OPEN
+from paceline.live.agent_config import AgentConfig
+from paceline.live.agent_state import (
+    COUNTER_NAMES,
+    DISAGREED,
+    NO_FAILURE,
+    PATH_NAMES,
+    SWITCH_SILENT,
+    TIMED_OUT,
+    Loop,
+)
+
+
+def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Everything a user may want to see of an agent, as plain values."""
+    control, sender = loop.control[0], loop.senders.state[0]
+    counters = {name: int(value) for name, value in zip(COUNTER_NAMES, loop.counters, strict=True)}
+    for name in ("sent", "resent", "timeouts"):
+        counters[name] = int(sender[name])
+    custodian = dict(zip(CUSTODIAN_COUNTERS, (int(x) for x in loop.custodians.counters[0]), strict=True))
+    return {
+        "path": PATH_NAMES[int(control.path)],
+        "failed": int(control.failed) != NO_FAILURE,
+        "worker": config.worker,
+        "workers": config.workers,
+        "job": config.job,
+        "under_way": int(control.head) - int(control.tail),
+        "window": float(sender.window),
+        "rtt_us": float(sender.srtt_ns) / 1e3,
+        "epoch": int(sender.epoch),
+        "counters": counters,
+        "custodian": custodian,
+        "packets": {
+            "received": int(loop.inbox.cells[0].packets),
+            "received_calls": int(loop.inbox.cells[0].calls),
+            "sent": int(loop.outbox.cells[0].packets),
+            "sent_calls": int(loop.outbox.cells[0].calls),
+            "send_errors": int(loop.outbox.cells[0].errors),
+        },
+        "events": events,
+    }
+
+
+def describe_failure(config: AgentConfig, loop: Loop) -> str:
+    """One line: what ended the reductions, and what was missing."""
+    control = loop.control[0]
+    failed = int(control.failed)
+    chunk = int(control.failed_chunk)
+    if failed == SWITCH_SILENT:
+        silence = config.silence_s
+        return f"the switch has not answered for {silence} s, and SwitchML has no custodians to go on with"
+    if failed == DISAGREED:
+        return (
+            f"the workers reduce different tensors as their reduction number {int(control.failed_ticket)}: "
+            "size, dtype or op differ"
+        )
+    if failed == TIMED_OUT:
+        return (
+            f"no result for chunk {chunk} of reduction {int(control.failed_ticket)} within {config.timeout_s} s: "
+            f"{_who_is_missing(config, loop, chunk)}"
+        )
+    return "closed"
+
+
+def _who_is_missing(config: AgentConfig, loop: Loop, chunk: int) -> str:
+    control = loop.control[0]
+    custodian = int(control.failed_custodian)
+    mask = None
+    if custodian == config.worker and not control.pool:
+        at = chunk % loop.custodians.chunks.shape[1]
+        if int(loop.custodians.chunks[0, at].chunk) == chunk and loop.custodians.chunks[0, at].state == OPEN:
+            mask = int(control.all_workers) & ~int(loop.custodians.masks[0, at, 0])
+    elif control.missing_ns and (time.monotonic_ns() - int(control.missing_ns)) < 5e9:
+        mask = int(control.missing)
+    if mask:
+        names = ", ".join(str(worker) for worker in range(config.workers) if mask >> worker & 1)
+        return f"no contribution from worker {names}"
+    if control.pool:
+        return "some worker has not contributed, or the switch is gone"
+    return f"worker {custodian}, its custodian, does not answer"

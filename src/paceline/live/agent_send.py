@@ -1,0 +1,254 @@
+"""The sending half of an agent: contributions, results of its custodian, and small questions.
+
+A contribution goes to the switch as a gradient, or, where there is no switch, to the chunk's custodian as a partial. A
+custodian's result goes to the switch, which spreads it, or to each worker. What an agent has for itself never
+leaves it.
+"""
+
+from typing import Any
+
+from paceline.dataplane import custodian as custody
+from paceline.dataplane import sender as sending
+from paceline.dataplane.auth import seal
+from paceline.dataplane.bits import NO_BITS
+from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.wire import (
+    ACK,
+    ANSWER,
+    COLLISION,
+    HEADER_BYTES,
+    MAGIC,
+    PARTIAL,
+    QUERY,
+    RESULT_FLAG,
+    VERSION,
+    encode_at,
+)
+from paceline.live.agent_results import locate, take_result
+from paceline.live.agent_state import (
+    BY_SWITCH,
+    NO_ROOM,
+    PARTIALS_DIRECT,
+    PINGS,
+    SEND_BLOCKED,
+    Loop,
+)
+from paceline.live.libc import memcpy
+from paceline.live.tensors import write_chunk
+from paceline.live.tensors_layout import INT32
+from paceline.live.tensors_views import i32_at, row_at
+from paceline.live.udp import flush, post, room_for
+
+BATCH = 64
+"""Contributions between two looks at what has arrived."""
+_DIRECT_NS = 1_000_000_000
+"""A worker that has lately sent straight to us is answered straight."""
+
+
+@compiled
+def shard_of(loop: Loop, chunk: int) -> Any:
+    """The address of the shard that sums a chunk: 32 in a row share one, so that trains stay whole."""
+    return loop.switch[(chunk >> 5) % loop.control[0].shards]
+
+
+@compiled
+def make_room(loop: Loop, room: int) -> int:
+    """Where a packet of up to `room` bytes can be written; -1 while the kernel takes no more."""
+    start = room_for(loop.outbox, room)
+    if start < 0:
+        if flush(loop.waiter.cells[0].fd, loop.outbox) != 0:
+            loop.control[0].blocked = 1
+            loop.counters[SEND_BLOCKED] += 1
+            return -1
+        start = 0
+    return int(start)
+
+
+@compiled
+def finish(loop: Loop, packet: Any, start: int) -> int:
+    """Header and tag of the packet at `start`; its length."""
+    control = loop.control[0]
+    length = encode_at(packet, loop.outbox.data, start)
+    seal(control.key0, control.key1, loop.outbox.data, start, length, control.full != 0)
+    return int(length)
+
+
+@compiled
+def dispatch(loop: Loop, start: int, length: int, destination: Any) -> bool:
+    """Put a finished packet into a train; where there is none left, the trains go first."""
+    if destination == NO_BITS:
+        return False
+    if post(loop.outbox, start, length, destination):
+        return True
+    if flush(loop.waiter.cells[0].fd, loop.outbox) != 0:
+        loop.control[0].blocked = 1
+        loop.counters[NO_ROOM] += 1
+        return False
+    return bool(post(loop.outbox, start, length, destination))
+
+
+@compiled
+def pump(loop: Loop, now_ns: int) -> int:
+    """Send contributions as far as window, room and `BATCH` allow; how many."""
+    control = loop.control[0]
+    packet = loop.packets[0]
+    room = HEADER_BYTES + 4 * control.elements
+    sent = 0
+    while sent < BATCH:
+        start = make_room(loop, room)
+        if start < 0 or not sending.poll_transmit(loop.senders, 0, packet, now_ns):
+            break
+        sent += 1
+        place = loop.places[packet.chunk % loop.places.shape[0]]
+        if place.chunk != packet.chunk:
+            locate(loop, packet.chunk, place)
+        slot = place.task % loop.tasks.shape[0]
+        task = loop.tasks[slot]
+        layout = loop.layouts[slot]
+        packet.count = place.count
+        packet.priority = task.priority
+        packet.custodian = (
+            0 if control.pool else custody.custodian_for(packet.chunk, control.workers, packet.epoch)
+        )
+        payload = loop.outbox.cells[0].buffer + start + HEADER_BYTES
+        exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
+        write_chunk(layout, place, task.address, task.number_kind, exponents, payload)
+        if control.path == BY_SWITCH:
+            dispatch(loop, start, finish(loop, packet, start), shard_of(loop, packet.chunk))
+        else:
+            _send_partial(loop, packet, start, payload, now_ns)
+    return sent
+
+
+@compiled_apart
+def _send_partial(loop: Loop, packet: Any, start: int, payload: int, now_ns: int) -> None:
+    """A contribution straight to its custodian, which may be here."""
+    control = loop.control[0]
+    packet.kind = PARTIAL
+    loop.counters[PARTIALS_DIRECT] += 1
+    if packet.custodian != control.worker:
+        dispatch(loop, start, finish(loop, packet, start), loop.peers[packet.custodian])
+        return
+    loop.counts[packet.chunk % loop.counts.shape[0]] = packet.count
+    verdict = custody.handle_packet(loop.custodians, 0, packet, row_at(payload, packet.count), 0, now_ns)
+    if verdict == custody.NOTHING:
+        return
+    # The result stands where the contribution was written.
+    packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
+    if verdict == custody.MULTICAST:
+        length = finish(loop, packet, start)
+        for peer in range(control.workers):
+            if peer != control.worker:
+                dispatch(loop, start, length, loop.peers[peer])
+    take_result(loop, packet, payload, now_ns)
+
+
+@compiled_apart
+def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int) -> None:
+    """A custodian's result, to all workers or to the one in `packet.worker`; its payload is at `payload`."""
+    control = loop.control[0]
+    packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
+    start = make_room(loop, HEADER_BYTES + 4 * packet.count)
+    if start >= 0:
+        memcpy(loop.outbox.cells[0].buffer + start + HEADER_BYTES, payload, 4 * packet.count)
+        length = finish(loop, packet, start)
+        if alone:
+            if packet.worker != control.worker:
+                dispatch(loop, start, length, loop.peers[packet.worker])
+        else:
+            by_switch = control.path == BY_SWITCH
+            if by_switch:
+                dispatch(loop, start, length, shard_of(loop, packet.chunk))
+            for peer in range(control.workers):
+                direct = not by_switch or now_ns - loop.peer_direct[peer] < _DIRECT_NS
+                if peer != control.worker and direct:
+                    dispatch(loop, start, length, loop.peers[peer])
+    if (packet.worker == control.worker) if alone else (control.path != BY_SWITCH):
+        take_result(loop, packet, payload, now_ns)
+
+
+@compiled
+def _blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
+    """A packet without payload from this worker, to nobody yet."""
+    sender = loop.senders.state[0]
+    packet.magic = MAGIC
+    packet.version = VERSION
+    packet.kind = kind
+    packet.flag = 0
+    packet.priority = 0
+    packet.job = sender.job
+    packet.chunk = chunk
+    packet.epoch = sender.epoch
+    packet.count = 0
+    packet.index = 0
+    packet.mask = NO_BITS
+    packet.fan_in = sender.fan_in
+    packet.fan_in_upper = sender.fan_in_upper
+    packet.rack = sender.rack
+    packet.level = 1
+    packet.worker = sender.worker
+    packet.custodian = sender.worker
+    packet.share = NO_BITS
+    packet.owner = 0
+    packet.exponent = 0
+    packet.offer = 0
+    packet.tag = NO_BITS
+
+
+@compiled_apart
+def ping_switch(loop: Loop) -> None:
+    """Ask every shard whether it is there: a query to the own custodian, which a living switch brings back."""
+    packet = loop.packets[2]
+    for shard in range(loop.control[0].shards):
+        start = make_room(loop, HEADER_BYTES)
+        if start < 0:
+            return
+        _blank(loop, packet, QUERY, 0)
+        if dispatch(loop, start, finish(loop, packet, start), loop.switch[shard]):
+            loop.counters[PINGS] += 1
+
+
+@compiled_apart
+def tell_done(loop: Loop, peer: int, asks: bool) -> None:
+    """Tell a worker up to where this one has all results; `asks` for the same in return."""
+    start = make_room(loop, HEADER_BYTES)
+    if start >= 0:
+        packet = loop.packets[2]
+        _blank(loop, packet, ACK, loop.senders.state[0].oldest)
+        packet.flag = 0 if asks else RESULT_FLAG
+        packet.custodian = peer
+        dispatch(loop, start, finish(loop, packet, start), loop.peers[peer])
+
+
+@compiled_apart
+def send_small(loop: Loop, packet: Any, destination: Any) -> None:
+    """A packet without payload."""
+    start = make_room(loop, HEADER_BYTES)
+    if start >= 0:
+        dispatch(loop, start, finish(loop, packet, start), destination)
+
+
+@compiled_apart
+def send_answer(loop: Loop, packet: Any, now_ns: int) -> None:
+    """The result of `packet.chunk`, held here, to the custodian that pulls it."""
+    control = loop.control[0]
+    sender = loop.senders.state[0]
+    at = packet.chunk % loop.held.shape[0]
+    count = loop.held_counts[at]
+    start = make_room(loop, HEADER_BYTES + 4 * count)
+    if start < 0:
+        return
+    memcpy(
+        loop.outbox.cells[0].buffer + start + HEADER_BYTES, control.held + 4 * at * control.elements, 4 * count
+    )
+    packet.flag = COLLISION
+    packet.count = count
+    packet.worker = sender.worker
+    packet.rack = sender.rack
+    packet.offer = loop.senders.flights[0, packet.chunk % sender.span].index
+    packet.kind = ANSWER
+    length = finish(loop, packet, start)
+    if control.path == BY_SWITCH:
+        dispatch(loop, start, length, shard_of(loop, packet.chunk))
+    else:
+        dispatch(loop, start, length, loop.peers[packet.custodian])

@@ -1,0 +1,101 @@
+"""From an `AgentConfig` to the records that the loop works on."""
+
+import numpy as np
+
+from paceline.dataplane.auth import key_words
+from paceline.dataplane.bits import bit
+from paceline.dataplane.memory import POLICIES, POLICY_ATP, POLICY_NONE, POLICY_SWITCHML
+from paceline.dataplane.sender import start
+from paceline.dataplane.wire import HEADER_BYTES
+from paceline.errors import UserError
+from paceline.live.agent_config import AgentConfig
+from paceline.live.agent_state import BY_CUSTODIANS, BY_SWITCH, SHARDS_MAX, Loop, new_loop
+from paceline.live.sockets import pack_address, resolve
+from paceline.live.waiting import new_waiter
+
+RTO_MIN_NS = 30_000_000
+RTO_MAX_NS = 2_000_000_000
+RTO_START_NS = 200_000_000
+_PATIENCE_NS = 20_000_000
+_PATIENCE_MAX_NS = 2_000_000_000
+_REORDER_CHUNKS = 64
+"""Shards and GRO change the order by up to this many chunks."""
+_SPAN_MIN = 64
+_SPAN_MAX = 8192
+
+
+def build(config: AgentConfig, fd: int) -> Loop:
+    """The state of an agent at its beginning."""
+    pool = POLICIES[config.policy] == POLICY_SWITCHML
+    window = max(8, config.window_bytes // (HEADER_BYTES + 4 * config.elements))
+    if pool:
+        span = window = config.slots
+    else:
+        window = min(window, config.slots, _SPAN_MAX // 2) if config.switch else min(window, _SPAN_MAX // 2)
+        # Room behind a chunk that is late, so that one loss does not stop the stream.
+        span = max(_SPAN_MIN, 1 << (2 * window - 1).bit_length())
+    racks = list(config.racks) or [0] * config.workers
+    loop = new_loop(config.tensors_max, span, config.elements, max(racks) + 1, config.workers, new_waiter(fd))
+    _fill_control(loop, config, pool)
+    _fill_sender(loop, config, racks, span, window, pool)
+    _fill_custodian(loop, config, racks, pool)
+    return loop
+
+
+def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:
+    control = loop.control[0]
+    control.key0, control.key1 = key_words(config.key)
+    control.silence_ns = int(config.silence_s * 1e9)
+    control.workers, control.worker = config.workers, config.worker
+    control.job, control.elements = config.job, config.elements
+    control.full = int(config.auth == "full")
+    control.pool = int(pool)
+    control.all_workers = np.uint64((1 << config.workers) - 1)
+    control.reminds = int(POLICIES[config.policy] not in (POLICY_ATP, POLICY_NONE, POLICY_SWITCHML))
+    control.source_shard = control.source_peer = -1
+    control.path = BY_CUSTODIANS if config.switch is None else BY_SWITCH
+    for worker, (host, port) in enumerate(config.peers):
+        loop.peers[worker] = pack_address(resolve(host), port)
+    if config.switch is not None:
+        host, ports = config.switch
+        if len(ports) > SHARDS_MAX:
+            raise UserError(f"at most {SHARDS_MAX} ports", place="agent switch")
+        loop.switch[: len(ports)] = [pack_address(resolve(host), port) for port in ports]
+        control.shards = len(ports)
+        control.switch_allowed = 1
+
+
+def _fill_sender(
+    loop: Loop, config: AgentConfig, racks: list[int], span: int, window: int, pool: bool
+) -> None:
+    sender = loop.senders.state[0]
+    rack = racks[config.worker]
+    sender.job, sender.worker, sender.rack, sender.epoch = config.job, config.worker, rack, config.epoch
+    sender.mask = bit(racks[: config.worker].count(rack))
+    sender.fan_in, sender.fan_in_upper = racks.count(rack), len(set(racks))
+    sender.count = config.elements
+    sender.slots = config.slots
+    sender.span = span
+    sender.pool = int(pool)
+    sender.flush = int(not pool)
+    sender.adaptive = 0
+    sender.window_max, sender.window_min = float(window), min(8.0, float(window))
+    sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS
+    sender.reorder_chunks, sender.reorder_rtts = _REORDER_CHUNKS, 2.0
+    # A late worker is waited for until the deadline, which `agent_paths` keeps.
+    sender.resends_max = 1 << 30
+    start(loop.senders, 0, float(window if pool else min(window, config.window_start)), RTO_START_NS)
+
+
+def _fill_custodian(loop: Loop, config: AgentConfig, racks: list[int], pool: bool) -> None:
+    custodian = loop.custodians.state[0]
+    custodian.job, custodian.endpoint, custodian.epoch = config.job, config.worker, config.epoch
+    custodian.ring = loop.custodians.chunks.shape[1]
+    custodian.reminders = int(loop.control[0].reminds and config.switch is not None)
+    custodian.pulls = int(not pool)
+    custodian.fan_in_upper = len(set(racks))
+    custodian.count = config.elements
+    custodian.slots = config.slots
+    custodian.patience_ns, custodian.patience_max_ns = _PATIENCE_NS, _PATIENCE_MAX_NS
+    for rack in set(racks):
+        loop.custodians.fan_in[0, rack] = racks.count(rack)
