@@ -5,7 +5,7 @@ until the socket, a submission or a timer wakes it. Nothing spins: an idle agent
 """
 
 from paceline.dataplane import sender as sending
-from paceline.dataplane.compiled import compiled
+from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
 from paceline.live.agent_paths import custodian_round, take_leave, take_wish, watch_deadline, watch_switch
 from paceline.live.agent_receive import take_segment
@@ -17,7 +17,7 @@ from paceline.live.udp import flush, receive
 from paceline.live.waiting import FOREVER_NS, now_ns, wait
 
 
-@compiled
+@compiled_inner
 def step(loop: Loop) -> bool:
     """One turn; True if there is more to do at once."""
     control = loop.control[0]
@@ -47,7 +47,7 @@ def step(loop: Loop) -> bool:
     return False
 
 
-@compiled
+@compiled_inner
 def run_timers(loop: Loop, time_ns: int) -> int:
     """What is due now; when something is due next."""
     control = loop.control[0]

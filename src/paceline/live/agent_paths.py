@@ -9,12 +9,12 @@ mixture of the two ways exact.
 
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
-from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.wire import PULL
 from paceline.live.agent_receive import asked
 from paceline.live.agent_results import fail, note
-from paceline.live.agent_send import ping_switch, send_small, shard_of, tell_done
+from paceline.live.agent_send import LEAVES, ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent_state import (
     BECAUSE_ANSWERS,
     BECAUSE_ASKED,
@@ -69,7 +69,7 @@ def change_path(loop: Loop, path: int, reason: int, now_ns: int) -> None:
     note(loop, EVENT_PATH, path, reason, now_ns)
 
 
-@compiled
+@compiled_inner
 def _heard_ns(loop: Loop) -> int:
     """When the shard that has been silent longest was last heard."""
     heard = NEVER_NS
@@ -78,7 +78,7 @@ def _heard_ns(loop: Loop) -> int:
     return int(heard)
 
 
-@compiled
+@compiled_apart
 def watch_switch(loop: Loop, now_ns: int) -> int:
     """Ask where there is silence, change the way where that is due; when to look again."""
     control = loop.control[0]
@@ -116,7 +116,7 @@ def _switch_is_dead(loop: Loop, now_ns: int) -> None:
         change_path(loop, BY_CUSTODIANS, BECAUSE_SILENT, now_ns)
 
 
-@compiled
+@compiled_inner
 def watch_deadline(loop: Loop, now_ns: int) -> int:
     """End what has taken too long; when the oldest tensor's time is up."""
     control = loop.control[0]
@@ -161,5 +161,5 @@ def take_leave(loop: Loop, now_ns: int) -> int:
         control.ack_due_ns = now_ns + _TELL_EVERY_NS
         for peer in range(control.workers):
             if peer != control.worker and loop.peer_done[peer] < goal:
-                tell_done(loop, peer, True)
+                tell_done(loop, peer, LEAVES)
     return int(control.ack_due_ns)

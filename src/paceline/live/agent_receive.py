@@ -9,8 +9,7 @@ from typing import Any
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.auth import is_genuine
-from paceline.dataplane.bits import NO_BITS
-from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import (
     ACK,
     ANSWER,
@@ -20,11 +19,10 @@ from paceline.dataplane.wire import (
     PULL,
     QUERY,
     RESULT,
-    RESULT_FLAG,
     decode_at,
 )
 from paceline.live.agent_results import take_result
-from paceline.live.agent_send import give_result, send_answer, tell_done
+from paceline.live.agent_send import HAS, LEAVES, acknowledge, give_result, send_answer, tell_done
 from paceline.live.agent_state import (
     ANSWERS,
     DROP_CHUNK,
@@ -46,7 +44,7 @@ _EPOCHS_AHEAD = 16
 """How far another worker's epoch may be ahead of ours."""
 
 
-@compiled
+@compiled_apart
 def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
     """One datagram has arrived."""
     control = loop.control[0]
@@ -96,7 +94,7 @@ def _find_source(loop: Loop, source: Any) -> None:
             control.source_peer = peer
 
 
-@compiled
+@compiled_inner
 def _is_possible(loop: Loop, packet: Any) -> bool:
     """Fields that the core takes at their word are bounded here."""
     control = loop.control[0]
@@ -135,11 +133,13 @@ def _take_other(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
         _at_custodian(loop, packet, payload, now_ns)
     elif kind == PULL:
         asked(loop, packet, now_ns)
+    elif kind == ACK and packet.offer == 0:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
     elif kind == ACK and control.source_peer >= 0:
         peer = control.source_peer
         loop.peer_done[peer] = max(loop.peer_done[peer], packet.chunk)
-        if packet.flag & RESULT_FLAG == 0:
-            tell_done(loop, peer, False)
+        if packet.offer == LEAVES:
+            tell_done(loop, peer, HAS)
     else:
         loop.counters[DROP_KIND] += 1
 
@@ -160,7 +160,9 @@ def _at_custodian(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
         elif entry.chunk < packet.chunk:
             loop.counts[at] = packet.count
     verdict = custody.handle_packet(loop.custodians, 0, packet, row_at(payload, lanes), 0, now_ns)
-    if verdict != custody.NOTHING:
+    if verdict == custody.ACKNOWLEDGE:
+        acknowledge(loop, packet, now_ns)
+    elif verdict != custody.NOTHING:
         give_result(loop, packet, payload, verdict == custody.UNICAST, now_ns)
 
 
@@ -168,16 +170,12 @@ def _at_custodian(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
 def asked(loop: Loop, packet: Any, now_ns: int) -> None:
     """A custodian pulls: it gets the result if it is here, else our contribution again."""
     control = loop.control[0]
-    sender = loop.senders.state[0]
     loop.counters[PULLS_HEARD] += 1
     if packet.chunk >= control.missing_chunk or now_ns - control.missing_ns > 1_000_000_000:
         control.missing = packet.mask & control.all_workers
         control.missing_chunk = packet.chunk
         control.missing_ns = now_ns
-    if packet.mask == NO_BITS or not custody.is_asked(packet, sender.rack, sender.mask):
-        return
-    if not sending.holds_result(loop.senders, 0, packet.chunk):
-        sending.resend(loop.senders, 0, packet.chunk)
-    elif packet.custodian != control.worker:
+    wanted = sending.handle_pull(loop.senders, 0, packet)
+    if wanted == sending.ANSWER_IT and packet.custodian != control.worker:
         loop.counters[ANSWERS] += 1
-        send_answer(loop, packet, now_ns)
+        send_answer(loop, packet)

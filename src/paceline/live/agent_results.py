@@ -4,7 +4,7 @@ from typing import Any
 
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
-from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.live.agent_state import (
     DISAGREED,
     DONE,
@@ -53,7 +53,7 @@ def take_tasks(loop: Loop, now_ns: int) -> None:
     open_gate(loop)
 
 
-@compiled
+@compiled_apart
 def open_gate(loop: Loop) -> None:
     """Release the chunks whose exponents are known, in order."""
     control = loop.control[0]
@@ -68,7 +68,7 @@ def open_gate(loop: Loop) -> None:
         control.gate += 1
 
 
-@compiled
+@compiled_apart
 def locate(loop: Loop, chunk: int, place: Any) -> None:
     """Find the tensor of a chunk that is sent for the first time, and what of it the chunk carries."""
     control = loop.control[0]
@@ -86,7 +86,7 @@ def locate(loop: Loop, chunk: int, place: Any) -> None:
     place.task = low
 
 
-@compiled
+@compiled_apart
 def take_result(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
     """A result for this worker, from wherever: news are read into their tensor, and kept for others."""
     control = loop.control[0]
@@ -137,7 +137,7 @@ def _end(loop: Loop, slot: int, state: int) -> None:
     write(control.notify_fd, control.one, 8)
 
 
-@compiled
+@compiled_inner
 def _advance(loop: Loop) -> None:
     control = loop.control[0]
     while control.tail < control.taken and loop.tasks[control.tail % loop.tasks.shape[0]].state != PENDING:
@@ -153,7 +153,9 @@ def fail(loop: Loop, reason: int, now_ns: int) -> None:
     sender = loop.senders.state[0]
     control.failed_chunk = sender.oldest
     control.failed_ticket = control.tail
-    control.failed_custodian = custody.custodian_for(sender.oldest, control.workers, sender.epoch)
+    control.failed_custodian = custody.custodian_for(
+        sender.oldest, control.workers, sender.leaders, sender.epoch
+    )
     control.failed = reason
     sender.failed = 1
     note(loop, EVENT_FAILED, reason, 0, now_ns)

@@ -11,7 +11,7 @@ from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.auth import seal
 from paceline.dataplane.bits import NO_BITS
-from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import (
     ACK,
     ANSWER,
@@ -20,7 +20,6 @@ from paceline.dataplane.wire import (
     MAGIC,
     PARTIAL,
     QUERY,
-    RESULT_FLAG,
     VERSION,
     encode_at,
 )
@@ -41,17 +40,20 @@ from paceline.live.udp import flush, post, room_for
 
 BATCH = 64
 """Contributions between two looks at what has arrived."""
+LEAVES = 1
+HAS = 2
+"""In the `offer` of an ack between workers: up to where the sender of it has all results."""
 _DIRECT_NS = 1_000_000_000
 """A worker that has lately sent straight to us is answered straight."""
 
 
-@compiled
+@compiled_inner
 def shard_of(loop: Loop, chunk: int) -> Any:
     """The address of the shard that sums a chunk: 32 in a row share one, so that trains stay whole."""
     return loop.switch[(chunk >> 5) % loop.control[0].shards]
 
 
-@compiled
+@compiled_apart
 def make_room(loop: Loop, room: int) -> int:
     """Where a packet of up to `room` bytes can be written; -1 while the kernel takes no more."""
     start = room_for(loop.outbox, room)
@@ -64,7 +66,7 @@ def make_room(loop: Loop, room: int) -> int:
     return int(start)
 
 
-@compiled
+@compiled_apart
 def finish(loop: Loop, packet: Any, start: int) -> int:
     """Header and tag of the packet at `start`; its length."""
     control = loop.control[0]
@@ -73,7 +75,7 @@ def finish(loop: Loop, packet: Any, start: int) -> int:
     return int(length)
 
 
-@compiled
+@compiled_apart
 def dispatch(loop: Loop, start: int, length: int, destination: Any) -> bool:
     """Put a finished packet into a train; where there is none left, the trains go first."""
     if destination == NO_BITS:
@@ -87,37 +89,37 @@ def dispatch(loop: Loop, start: int, length: int, destination: Any) -> bool:
     return bool(post(loop.outbox, start, length, destination))
 
 
-@compiled
-def pump(loop: Loop, now_ns: int) -> int:
-    """Send contributions as far as window, room and `BATCH` allow; how many."""
+@compiled_apart
+def send_small(loop: Loop, packet: Any, destination: Any) -> None:
+    """A packet without payload."""
+    start = make_room(loop, HEADER_BYTES)
+    if start >= 0:
+        dispatch(loop, start, finish(loop, packet, start), destination)
+
+
+@compiled_apart
+def _send_query(loop: Loop, packet: Any, start: int) -> None:
+    """A question to a custodian elsewhere; the own one needs none: its results are taken as they are made."""
+    if packet.custodian == loop.control[0].worker:
+        return
+    length = finish(loop, packet, start)
+    if loop.control[0].path == BY_SWITCH:
+        dispatch(loop, start, length, shard_of(loop, packet.chunk))
+    else:
+        dispatch(loop, start, length, loop.peers[packet.custodian])
+
+
+@compiled_apart
+def acknowledge(loop: Loop, packet: Any, now_ns: int) -> None:
+    """A custodian's receipt for the workers in the packet's mask: they look for their own bit."""
     control = loop.control[0]
-    packet = loop.packets[0]
-    room = HEADER_BYTES + 4 * control.elements
-    sent = 0
-    while sent < BATCH:
-        start = make_room(loop, room)
-        if start < 0 or not sending.poll_transmit(loop.senders, 0, packet, now_ns):
-            break
-        sent += 1
-        place = loop.places[packet.chunk % loop.places.shape[0]]
-        if place.chunk != packet.chunk:
-            locate(loop, packet.chunk, place)
-        slot = place.task % loop.tasks.shape[0]
-        task = loop.tasks[slot]
-        layout = loop.layouts[slot]
-        packet.count = place.count
-        packet.priority = task.priority
-        packet.custodian = (
-            0 if control.pool else custody.custodian_for(packet.chunk, control.workers, packet.epoch)
-        )
-        payload = loop.outbox.cells[0].buffer + start + HEADER_BYTES
-        exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
-        write_chunk(layout, place, task.address, task.number_kind, exponents, payload)
-        if control.path == BY_SWITCH:
-            dispatch(loop, start, finish(loop, packet, start), shard_of(loop, packet.chunk))
-        else:
-            _send_partial(loop, packet, start, payload, now_ns)
-    return sent
+    if control.path == BY_SWITCH:
+        send_small(loop, packet, shard_of(loop, packet.chunk))
+        return
+    for peer in range(control.workers):
+        if peer != control.worker:
+            send_small(loop, packet, loop.peers[peer])
+    sending.handle_ack(loop.senders, 0, packet, now_ns)
 
 
 @compiled_apart
@@ -144,6 +146,43 @@ def _send_partial(loop: Loop, packet: Any, start: int, payload: int, now_ns: int
 
 
 @compiled_apart
+def pump(loop: Loop, now_ns: int) -> int:
+    """Send contributions as far as window, room and `BATCH` allow; how many."""
+    control = loop.control[0]
+    packet = loop.packets[0]
+    room = HEADER_BYTES + 4 * control.elements
+    sent = 0
+    while sent < BATCH:
+        start = make_room(loop, room)
+        if start < 0 or not sending.poll_transmit(loop.senders, 0, packet, now_ns):
+            break
+        sent += 1
+        packet.custodian = 0
+        if control.pool == 0:
+            leaders = loop.senders.state[0].leaders
+            packet.custodian = custody.custodian_for(packet.chunk, control.workers, leaders, packet.epoch)
+        if packet.kind == QUERY:
+            _send_query(loop, packet, start)
+            continue
+        place = loop.places[packet.chunk % loop.places.shape[0]]
+        if place.chunk != packet.chunk:
+            locate(loop, packet.chunk, place)
+        slot = place.task % loop.tasks.shape[0]
+        task = loop.tasks[slot]
+        layout = loop.layouts[slot]
+        packet.count = place.count
+        packet.priority = task.priority
+        payload = loop.outbox.cells[0].buffer + start + HEADER_BYTES
+        exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
+        write_chunk(layout, place, task.address, task.number_kind, exponents, payload)
+        if control.path == BY_SWITCH:
+            dispatch(loop, start, finish(loop, packet, start), shard_of(loop, packet.chunk))
+        else:
+            _send_partial(loop, packet, start, payload, now_ns)
+    return sent
+
+
+@compiled_apart
 def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int) -> None:
     """A custodian's result, to all workers or to the one in `packet.worker`; its payload is at `payload`."""
     control = loop.control[0]
@@ -167,7 +206,7 @@ def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int)
         take_result(loop, packet, payload, now_ns)
 
 
-@compiled
+@compiled_apart
 def _blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
     """A packet without payload from this worker, to nobody yet."""
     sender = loop.senders.state[0]
@@ -209,27 +248,19 @@ def ping_switch(loop: Loop) -> None:
 
 
 @compiled_apart
-def tell_done(loop: Loop, peer: int, asks: bool) -> None:
-    """Tell a worker up to where this one has all results; `asks` for the same in return."""
+def tell_done(loop: Loop, peer: int, says: int) -> None:
+    """Tell a worker up to where this one has all results: it `HAS` them, or it `LEAVES` and asks for the same."""
     start = make_room(loop, HEADER_BYTES)
     if start >= 0:
         packet = loop.packets[2]
         _blank(loop, packet, ACK, loop.senders.state[0].oldest)
-        packet.flag = 0 if asks else RESULT_FLAG
+        packet.offer = says
         packet.custodian = peer
         dispatch(loop, start, finish(loop, packet, start), loop.peers[peer])
 
 
 @compiled_apart
-def send_small(loop: Loop, packet: Any, destination: Any) -> None:
-    """A packet without payload."""
-    start = make_room(loop, HEADER_BYTES)
-    if start >= 0:
-        dispatch(loop, start, finish(loop, packet, start), destination)
-
-
-@compiled_apart
-def send_answer(loop: Loop, packet: Any, now_ns: int) -> None:
+def send_answer(loop: Loop, packet: Any) -> None:
     """The result of `packet.chunk`, held here, to the custodian that pulls it."""
     control = loop.control[0]
     sender = loop.senders.state[0]
@@ -239,7 +270,9 @@ def send_answer(loop: Loop, packet: Any, now_ns: int) -> None:
     if start < 0:
         return
     memcpy(
-        loop.outbox.cells[0].buffer + start + HEADER_BYTES, control.held + 4 * at * control.elements, 4 * count
+        loop.outbox.cells[0].buffer + start + HEADER_BYTES,
+        control.held + 4 * at * control.elements,
+        4 * count,
     )
     packet.flag = COLLISION
     packet.count = count

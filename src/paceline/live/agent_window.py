@@ -12,7 +12,7 @@ So random loss does not shrink the window below what the path holds, and a full 
 
 from typing import Any
 
-from paceline.dataplane.compiled import compiled
+from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.live.agent_state import RESULTS, ROUNDS, Loop
 
 LOSS_NONE = 0.02
@@ -39,7 +39,7 @@ def next_window(window: float, lost: int, results: int, rtt_ns: float, rtt_min_n
     return window
 
 
-@compiled
+@compiled_apart
 def end_round(loop: Loop, now_ns: int) -> None:
     """Set window, loss patience and the custodian's patience by what the round showed."""
     control = loop.control[0]
@@ -67,7 +67,7 @@ def end_round(loop: Loop, now_ns: int) -> None:
     _begin_round(loop, control, sender)
 
 
-@compiled
+@compiled_inner
 def _begin_round(loop: Loop, control: Any, sender: Any) -> None:
     control.round_end = sender.next
     control.round_results = loop.counters[RESULTS]
