@@ -10,10 +10,12 @@ membership.close(); control.leave(admission)
 import http.client
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from paceline.errors import UserError
+from paceline.live.agent_config import Address, AgentConfig
 
 DEFAULT_PORT = 7070
 
@@ -35,6 +37,9 @@ class Admission:
     host: str
     shards: tuple[int, ...]
     slots: int
+    """Aggregators a shard; under SwitchML the places of this job's pool."""
+    elements: int
+    """The widest chunk that the switch serves, in 32-bit integers."""
     policy: str
     auth: str
     lease_s: float
@@ -43,6 +48,19 @@ class Admission:
     workers: int
     request: dict[str, Any] = field(default_factory=dict)
     """What was asked for, to ask again after a restart."""
+
+    def config(self, worker: int, peers: Sequence[Address], **more: Any) -> AgentConfig:
+        """The configuration of this worker's agent; `more` are other fields of `AgentConfig`."""
+        fields: dict[str, Any] = {
+            "switch": (self.host, self.shards),
+            "slots": self.slots,
+            "policy": self.policy,
+            "auth": self.auth,
+            "epoch": self.epoch,
+            "elements": self.elements,
+            "name": f"{self.name} worker {worker}",
+        }
+        return AgentConfig(worker, self.workers, peers, self.job, self.key, **{**fields, **more})
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "key": self.key.hex()})
@@ -126,7 +144,8 @@ class ControlPlane:
                 key=bytes.fromhex(answer["key"]),
                 host=self.host,
                 shards=tuple(int(port) for port in answer["shards"]),
-                slots=int(answer["slots"]),
+                slots=int(answer["pool"] if answer["policy"] == "switchml" else answer["slots"]),
+                elements=int(answer["elements"]),
                 policy=str(answer["policy"]),
                 auth=str(answer["auth"]),
                 lease_s=float(answer["lease_s"]),

@@ -1,0 +1,105 @@
+"""A switch, its control plane and the agents of one job in one process, for tests."""
+
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from paceline.live.agent import Agent, open_socket
+from paceline.live.agent_config import AgentConfig
+from paceline.live.client import Admission, ControlPlane, Membership
+from paceline.live.control import ControlPlane as ControlServer
+from paceline.live.events import Events
+from paceline.live.switchd import LiveSwitch, SwitchOptions
+
+WAIT_S = 240.0
+"""Long: the first run of all compiles the loop, beside whatever else the machine does."""
+KEY = bytes(range(16))
+
+
+class RunningSwitch:
+    """A live switch with its control plane."""
+
+    def __init__(self, control_port: int = 0, **options: Any) -> None:
+        self.options = {"elements": 352, "memory_bytes": 1 << 20, **options}
+        self.switch = LiveSwitch(SwitchOptions(**self.options), Events(stream=io.StringIO()))
+        self.server = ControlServer(self.switch)
+        self.server.start()
+
+    @property
+    def control(self) -> ControlPlane:
+        return ControlPlane("127.0.0.1", self.server.port)
+
+    def close(self) -> None:
+        self.server.close()
+        self.switch.close()
+
+
+class Job:
+    """The agents of one job."""
+
+    def __init__(self, agents: list[Agent], admission: Admission | None, members: list[Membership]) -> None:
+        self.agents, self.admission, self.members = agents, admission, members
+
+    def reduce(self, arrays: list[Any], **options: Any) -> list[Any]:
+        """Reduce copies of the arrays, one of each worker; the results of all workers."""
+        results = [array.copy() for array in arrays]
+        handles = [agent.submit(x, **options) for agent, x in zip(self.agents, results, strict=True)]
+        for handle in handles:
+            handle.wait(WAIT_S)
+        return results
+
+
+@contextmanager
+def running_switch(**options: Any) -> Iterator[RunningSwitch]:
+    made = RunningSwitch(**options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def job_of(workers: int, switch: RunningSwitch | None, member: bool = False, **more: Any) -> Iterator[Job]:
+    """A job with one agent for each worker, by a switch or by custodians alone."""
+    sockets = [open_socket() for _ in range(workers)]
+    peers = [sock.getsockname() for sock in sockets]
+    admission = None
+    members = []
+    with ExitStack() as stack:
+        if switch is not None:
+            admission = switch.control.admit("test", workers)
+            for worker, address in enumerate(peers):
+                switch.control.bind(admission, worker, address)
+        agents = []
+        for worker, sock in enumerate(sockets):
+            settings: dict[str, Any] = {"timeout_s": WAIT_S, "linger_s": 5.0, **more}
+            if admission is not None:
+                config = admission.config(worker, peers, **settings)
+            else:
+                config = AgentConfig(worker, workers, peers, 1, KEY, **{"elements": 352, **settings})
+            agents.append(Agent(config, sock))
+            if member and admission is not None and switch is not None:
+                members.append(
+                    Membership(switch.control, admission, worker, peers[worker], agents[-1], retry_s=0.1)
+                )
+        stack.callback(close_all, agents)
+        for membership in members:
+            stack.callback(membership.close)
+        yield Job(agents, admission, members)
+
+
+def close_all(agents: list[Agent]) -> None:
+    """Close agents that wait for each other, at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(agents)) as pool:
+        list(pool.map(lambda agent: agent.close(), agents))
+
+
+def tensors_of(workers: int, numbers: int, seed: int) -> list[Any]:
+    """One array for each worker, always the same for a seed."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(numbers).astype(np.float32) for _ in range(workers)]
