@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.launch import session
+from paceline.launch import processes, session
+from paceline.launch.environment import MARK
 from paceline.launch.store import Row, Store
 
 LIMIT_S = 120.0
@@ -135,6 +136,11 @@ def kill(process: "subprocess.Popen[str]", number: int = signal.SIGKILL) -> tupl
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     out, err = process.communicate(timeout=LIMIT_S)
     return process.returncode, out, err
+
+
+def assert_nothing_left(token: str) -> None:
+    """No process carries the token any more, or soon none does: the last may just be ending."""
+    wait_for(lambda: not processes.marked(MARK, token), "the end of all processes", 20)
 
 
 def ten_jobs(scene: Scene, script: str = "sleep 0.3") -> Scene:

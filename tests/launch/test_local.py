@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from paceline.launch import processes, supervisor
-from paceline.launch.environment import MARK
 from tests.launch.scenes import (
     Scene,
+    assert_nothing_left,
     assert_slots_held_once,
     assert_ten_went_well,
     finish,
@@ -175,7 +175,7 @@ def test_a_supervisor_that_is_killed_loses_the_job_and_leaves_no_orphan(tmp_path
     token = scene.rows("attempts")[0]["token"]
     assert processes.send(claim, signal.SIGKILL)
     wait_for(lambda: len(scene.rows("attempts")) == 2, "a second attempt")
-    assert processes.marked(MARK, token) == []
+    assert_nothing_left(token)
     code, _, err = finish(planner)
     assert code == 0, err
     assert [a["outcome"] for a in scene.rows("attempts")] == ["lost", "done"]
@@ -195,7 +195,7 @@ def test_ctrl_c_stops_the_jobs_and_a_resumed_run_starts_them_again(tmp_path: Pat
     assert "stopped" in out
     assert scene.states() == {"polite": "stopped", "deaf": "stopped", "later": "waiting"}
     for attempt in scene.rows("attempts"):
-        assert processes.marked(MARK, attempt["token"]) == []
+        assert_nothing_left(attempt["token"])
     planner = scene.planner("--resume", str(scene.run_dir))
     wait_for(lambda: scene.starts() == {"polite": 2, "deaf": 2}, "their second starts")
     assert kill(planner, signal.SIGTERM)[0] == 130

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.launch import processes, session
 from paceline.launch import ray as launcher_module
-from paceline.launch.environment import MARK
+from paceline.launch import session
 from tests.launch.scenes import (
     Quiet,
     Scene,
+    assert_nothing_left,
     assert_slots_held_once,
     assert_ten_went_well,
     finish,
@@ -110,7 +110,7 @@ def test_a_node_that_is_removed_loses_its_job_and_the_rest_goes_on(
         rig.nodes["s2"] = rig.add("s2")
         rig.cluster.wait_for_nodes()
     assert code == 0, err
-    assert processes.marked(MARK, attempt["token"]) == []
+    assert_nothing_left(attempt["token"])
     assert scene.states() == {"a": "done", "b": "done"}
     assert scene.starts() == {"a": 1, "b": 1, loser: 2}
     assert sorted(a["outcome"] for a in scene.rows("attempts")) == ["done", "done", "lost"]
@@ -153,7 +153,7 @@ def test_ctrl_c_stops_our_jobs(rig: Rig, address: str, tmp_path: Path) -> None:
     code, _, err = kill(planner, signal.SIGINT)
     assert code == 130, err
     assert scene.states() == {"a": "stopped", "b": "waiting"}
-    assert processes.marked(MARK, scene.rows("attempts")[0]["token"]) == []
+    assert_nothing_left(scene.rows("attempts")[0]["token"])
     assert rig.left() == []
 
 

@@ -19,7 +19,7 @@ MEANINGS: dict[str, str] = {
     "GROUP_RANK": "number of this server in the job (also NODE_RANK)",
     "GROUP_WORLD_SIZE": "servers of the job",
     "MASTER_ADDR": "address of rank 0's server",
-    "MASTER_PORT": "a port that was free there when the job was started",
+    "MASTER_PORT": "a port there for the job's processes to meet",
     "PACELINE_JOB": "the job's name",
     "PACELINE_RUN": "the run's id",
     "PACELINE_SERVER": "the plan's name of this server",

@@ -25,14 +25,16 @@ from paceline.launch.store import Store
 
 READY_LIMIT_S = 90.0
 POLL_EVERY_S = 1.0
+SLOTS, PREEMPTIONS = "paceline_slots_used", "paceline_preemptions_total"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def default_command(host: str, port: int) -> list[str]:
+def default_command(address: str, token_file: Path) -> list[str]:
     """`paceline switch` by the interpreter that we run in."""
     call = "from paceline.cli import main; main()"
-    return [sys.executable, "-c", call, "switch", "--host", host, "--port", str(port)]
+    options = ["--listen", address, "--token-file", str(token_file), "--drain-timeout", "2"]
+    return [sys.executable, "-c", call, "switch", *options]
 
 
 class Switch:
@@ -63,8 +65,8 @@ class Switch:
         with self.store.transaction():
             for job, figures in samples_of(text).items():
                 self.store.insert(
-                    "switch_samples", time=now, job=job, slots_in_use=_first(figures, "slots_in_use"),
-                    preemptions=_first(figures, "preempt"), figures=figures,
+                    "switch_samples", time=now, job=job, slots_in_use=_sum(figures, SLOTS),
+                    preemptions=_sum(figures, PREEMPTIONS), figures=figures,
                 )  # fmt: skip
 
     def stop(self, limit_s: float = 15.0) -> None:
@@ -88,8 +90,10 @@ def _mark(store: Store) -> str:
     return f"{store.meta()['run_id']}-switch"
 
 
-def _first(figures: dict[str, float], part: str) -> float | None:
-    return next((value for name, value in figures.items() if part in name), None)
+def _sum(figures: dict[str, float], metric: str) -> float | None:
+    """Over the metric's other labels, such as shards; None if the switch does not tell it."""
+    values = [value for key, value in figures.items() if key.partition(",")[0] == metric]
+    return sum(values) if values else None
 
 
 def samples_of(text: str) -> dict[str | None, dict[str, float]]:
@@ -101,7 +105,7 @@ def samples_of(text: str) -> dict[str | None, dict[str, float]]:
             continue
         name, labels_text, value_text = match.groups()
         labels = dict(_LABEL.findall(labels_text or ""))
-        job = labels.pop("name", None) or labels.get("job")
+        job = labels.pop("name", "") or labels.get("job") or None
         labels.pop("job", None)
         try:
             value = float(value_text)
@@ -129,7 +133,7 @@ def start(
     store: Store,
     *,
     here_only: bool,
-    command: Callable[[str, int], Sequence[str]] = default_command,
+    command: Callable[[str, Path], Sequence[str]] = default_command,
     limit_s: float = READY_LIMIT_S,
 ) -> Switch:
     """The run's own switch: the one a planner before us started if it lives, else a new one at its address."""
@@ -144,9 +148,12 @@ def start(
     store.set_meta(switch={"address": address, "token": token})
     folder = (store.folder / "switch" / str(len(folders) + 1)).resolve()
     folder.mkdir(parents=True)
-    env = {"PACELINE_TOKEN": token, MARK: _mark(store)}
+    token_file = folder / "token"
+    token_file.touch(mode=0o600)
+    token_file.write_text(token, encoding="utf-8")
     task = Task(
-        store.meta()["run_id"], "switch", len(folders) + 1, _mark(store), tuple(command(host, port)), env, "",
+        store.meta()["run_id"], "switch", len(folders) + 1, _mark(store), tuple(command(address, token_file)),
+        {MARK: _mark(store)}, "",
         (Share("switch", (0,), (0,)),), str(folder),
     )  # fmt: skip
     local.write_task(folder, task, {})

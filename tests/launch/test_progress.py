@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.launch import progress
+from paceline.launch.progress import Tail, parse
+
+
+def test_a_line_counts_once_it_is_whole(tmp_path: Path) -> None:
+    tail = Tail(tmp_path)
+    log = tmp_path / "rank-0.log"
+    assert tail.read() is None
+    log.write_text('hello\nPACELINE_STATUS {"iteration": 1}\nPACELINE_STATUS {"itera')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (1.0, None, None)
+    assert tail.read() is None
+    with log.open("a") as file:
+        file.write('tion": 2, "rate": 0.5, "path": "custodian", "loss": 3}\n')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path, found.rest) == (2.0, 0.5, "custodian", {"loss": 3})
+
+
+def test_the_file_goes_before_the_log_and_its_last_whole_line_counts(tmp_path: Path) -> None:
+    tail = Tail(tmp_path)
+    (tmp_path / "rank-0.log").write_text('PACELINE_STATUS {"iteration": 1}\n')
+    (tmp_path / "status-0").write_text('{"iteration": 5}\n{"iteration": 6}\n{"itera')
+    found = tail.read()
+    assert found is not None
+    assert found.iteration == 6
+    assert tail.read() is None, "nothing new was said"
+
+
+def test_a_long_log_is_read_to_its_end_and_a_line_without_end_does_not_grow(tmp_path: Path) -> None:
+    tail = Tail(tmp_path)
+    with (tmp_path / "rank-0.log").open("w") as file:
+        for i in range(30_000):
+            file.write(f'a line of padding for the log\nPACELINE_STATUS {{"iteration": {i}}}\n')
+        file.write("x" * (3 * progress.CHUNK_BYTES))
+    found = tail.read()
+    assert found is not None
+    assert found.iteration == 29_999
+    assert len(tail._rest) <= progress.LINE_BYTES_MAX
+
+
+@given(
+    st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps)
+)
+def test_anything_is_progress_or_nothing(text: str) -> None:
+    found = parse(text)
+    assert found is None or isinstance(found.all, dict)
+
+
+def test_values_of_other_kinds_are_not_taken() -> None:
+    found = parse('{"iteration": true, "rate": "fast", "path": "pigeon", "x": 1}')
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (None, None, None)
+    assert parse('{"rate": NaN}') == progress.Progress(None, None, None, parse('{"rate": NaN}').all)  # type: ignore[union-attr]

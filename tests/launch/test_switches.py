@@ -1,0 +1,110 @@
+import importlib.util
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import UserError
+from paceline.launch import switches
+from paceline.launch.store import Store
+from tests.launch.scenes import Scene, assert_nothing_left, finish, kill, wait_for
+
+METRICS = """# HELP paceline_slots_used aggregators that a job holds
+# TYPE paceline_slots_used gauge
+paceline_slots_used{job="3",name="a",shard="0"} 5.0
+paceline_slots_used{job="3",name="a",shard="1"} 2.0
+paceline_preemptions_total{job="3",name="a"} 4.0
+paceline_drops_total{job="",name="",reason="tag"} 1.0
+paceline_jobs 1.0
+nonsense
+"""
+# A stand-in that answers as the control plane does, where the test is about the process and not the switch.
+SERVER = f"""
+import http.server, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = {METRICS!r} if self.path == "/metrics" else "ok"
+        self.send_response(200); self.end_headers(); self.wfile.write(body.encode())
+    def log_message(self, *_): pass
+host, port = sys.argv[1].split(":")
+http.server.HTTPServer((host, int(port)), Answer).serve_forever()
+"""
+
+
+def _stand_in(address: str, token_file: Path) -> list[str]:
+    assert len(token_file.read_text()) >= 16
+    return [sys.executable, "-c", SERVER, address]
+
+
+def _store(folder: Path) -> Store:
+    store = Store.create(folder)
+    store.set_meta(run_id="abc")
+    return store
+
+
+def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    first = switches.start(store, here_only=True, command=_stand_in)
+    try:
+        again = switches.start(store, here_only=True, command=_stand_in)
+        assert (again.address, again.token, again.folder) == (first.address, first.token, first.folder)
+        first.poll(1.0)
+        first.poll(1.5)
+        rows = {row["job"]: row for row in store.switch_samples()}
+        assert set(rows) == {None, "a"}
+        assert (rows["a"]["slots_in_use"], rows["a"]["preemptions"]) == (7.0, 4.0)
+        assert rows[None]["figures"] == {"paceline_drops_total,reason=tag": 1.0, "paceline_jobs": 1.0}
+    finally:
+        first.stop()
+    assert_nothing_left("abc-switch")
+    first.poll(9.0)
+    first.poll(19.0)
+    assert [event["kind"] for event in store.events()] == ["switch"]
+    # The next one takes the address and the token that the jobs know.
+    later = switches.start(store, here_only=True, command=_stand_in)
+    later.stop()
+    assert (later.address, later.token) == (first.address, first.token)
+    assert later.folder != first.folder
+
+
+def test_a_switch_that_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did not start: no luck"):
+        switches.start(
+            _store(tmp_path), here_only=True, command=lambda *_: ["sh", "-c", "echo no luck; exit 1"]
+        )
+    assert_nothing_left("abc-switch")
+
+
+def test_addresses_that_are_none(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    with pytest.raises(UserError, match="neither auto, none nor HOST:PORT"):
+        switches.attach(store, "sometimes")
+    with pytest.raises(UserError, match=r"no switch answers at 127\.0\.0\.1:1"):
+        switches.attach(store, "127.0.0.1:1")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("paceline.commands.switch") is None, reason="there is no `paceline switch` yet"
+)
+def test_jobs_find_the_runs_own_switch_even_after_the_planner_was_killed(tmp_path: Path) -> None:
+    """The real switch: jobs reach it, it outlives the planner, its figures are kept, and it ends with the run."""
+    reach = (
+        "import os, urllib.request as u; a = os.environ['PACELINE_SWITCH'];"
+        "h = {'Authorization': 'Bearer ' + os.environ['PACELINE_TOKEN']};"
+        "print(u.urlopen(u.Request('http://' + a + '/v1/jobs', headers=h), timeout=20).status)"
+    )
+    scene = Scene(tmp_path, {"s0": 1}).job("a", 1, f'sleep 2; {sys.executable} -c "{reach}"')
+    planner = scene.new_planner("--switch", "auto")
+    wait_for(lambda: scene.starts() == {"a": 1}, "the start")
+    kill(planner)
+    code, _, err = finish(scene.planner("--resume", str(scene.run_dir)))
+    assert code == 0, err
+    assert (scene.run_dir / "attempts/a.1/rank-0.log").read_text().split() == ["200"]
+    assert scene.starts() == {"a": 1}
+    assert len(list((scene.run_dir / "switch").iterdir())) == 1
+    assert any("paceline_jobs" in row["figures"] for row in scene.rows("switch_samples"))
+    assert_nothing_left(f"{scene.store().meta()['run_id']}-switch")
+    address = scene.store().meta()["switch"]["address"]
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://{address}/healthz", timeout=2)
