@@ -23,7 +23,8 @@ from paceline.launch.environment import MARK
 from paceline.launch.protocol import Share, Task
 from paceline.launch.store import Store
 
-READY_LIMIT_S = 90.0
+READY_LIMIT_S = 300.0
+"""The first switch on a machine compiles, on a busy one for minutes."""
 POLL_EVERY_S = 1.0
 SLOTS, PREEMPTIONS = "paceline_slots_used", "paceline_preemptions_total"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
