@@ -61,7 +61,8 @@ VERDICT_NAMES = {
 ANSWER_NAMES = {
     custody.NOTHING: "nothing",
     custody.MULTICAST: "result to all",
-    custody.UNICAST: "result to one",
+    custody.UNICAST: "to one",
+    custody.ACKNOWLEDGE: "acknowledgement",
 }
 
 
@@ -84,6 +85,9 @@ def hostile_packets(random: np.random.Generator, count: int) -> tuple[Any, Any]:
     fields["level"] = random.choice([1, 1, 2], count)
     fields["worker"] = random.integers(0, 4, count)
     fields["custodian"] = random.choice([0, 0, 0, 1, 2, 65_535], count)
+    fields["share"] = random.choice(np.array([0] * 24 + [1, 0xFF, 2**64 - 1], dtype=np.uint64), count)
+    fields["owner"] = random.choice([0, 1, 2, 3, 64, 65, 130, 4_095, 4_096], count)
+    fields["mask"][random.random(count) < 0.02] = 0
     spoilt = random.choice(
         ["valid", "odd", "flip", "cut", "job", "noise"], count, p=[0.4, 0.25, 0.1, 0.1, 0.05, 0.1]
     )
@@ -147,6 +151,7 @@ class World:
             _raw(slots)[:, OTHERS_FIRST:OTHERS_LAST],
             self.switch.memory.values.reshape(2, SLOTS, WIDTH)[:, OTHERS_FIRST:OTHERS_LAST],
             *(_raw(part)[1:] for part in (keepers.chunks, keepers.masks, keepers.values, keepers.state)),
+            *(_raw(part)[1:] for part in (keepers.owners, keepers.shares)),
         ]
         held = (
             np.isin(self.foreign.job, OTHERS).all() and not np.isin(slots[:, :OTHERS_FIRST].job, OTHERS).any()
@@ -173,6 +178,7 @@ class World:
         state.span, state.slots, state.window_min, state.window_max = 4, SLOTS, 1.0, 8.0
         state.rto_min_ns, state.rto_max_ns, state.resends_max, state.adaptive = 100, 10_000, 10**6, 1
         state.mask, state.fan_in, state.fan_in_upper, state.count = 1, 3, 2, WIDTH
+        state.custody, state.budget = 1, 3
         sending.start(self.senders, 0, 4.0, 1_000)
         sending.release(self.senders, 0, 6)
 
@@ -265,8 +271,10 @@ class World:
         elif verdict in (sw.DOWN, sw.TO_WORKER, sw.DOWN_ONE):
             if packet.kind == wire.RESULT:
                 sending.handle_result(self.senders, 0, packet, self.now_ns)
-            elif not sending.holds_result(self.senders, 0, packet.chunk):
-                sending.resend(self.senders, 0, packet.chunk)
+            elif packet.kind == wire.ACK:
+                sending.handle_ack(self.senders, 0, packet, self.now_ns)
+            else:
+                sending.handle_pull(self.senders, 0, packet)
         if self.foreign_bytes() != self.snapshot:
             self._allow_downgrade()
             assert self.foreign_bytes() == self.snapshot, "another job's sums were touched"

@@ -107,7 +107,13 @@ def test_sums_wrap() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"job": 1}, {"rack": 4}, {"rack": 63}, {"fan_in_upper": 2}, {"mask": 0, "share": 1}]
+    [{"job": 1}, {"rack": 4}, {"rack": 63}, {"fan_in_upper": 2}, {"mask": 0}]
+    + [
+        {"share": 1},
+        {"share": 1, "owner": 4096},
+        {"share": 1, "owner": 64, "level": 2},
+        {"share": 1, "owner": 256},
+    ]
     + [{"kind": kind} for kind in (wire.GRADIENT, wire.RESULT, wire.REMINDER, wire.PULL, wire.ACK)],
 )
 def test_what_is_not_for_this_custodian_is_refused(fields: dict[str, int]) -> None:
@@ -218,12 +224,30 @@ def test_an_answer_for_a_finished_chunk_is_not_answered() -> None:
     assert finished().put(header(wire.ANSWER), 99).verdict == NOTHING
 
 
-def test_a_query_for_what_is_not_finished_is_not_answered() -> None:
+def test_a_query_for_what_is_not_finished_asks_for_what_is_missing() -> None:
+    """A pull to the asker alone while its contribution is missing, an acknowledgement when it is counted."""
     keeper = Keeper()
-    assert keeper.put(header(wire.QUERY)).verdict == NOTHING
+    out = keeper.put(header(wire.QUERY, worker=2))
+    assert (out.verdict, out.packet.kind, out.packet.flag) == (UNICAST, wire.PULL, wire.FLUSH)
+    assert (out.packet.worker, out.packet.count, out.packet.custodian) == (2, 0, 9)
     keeper.partial(5, 0)
-    assert keeper.put(header(wire.QUERY)).verdict == NOTHING
+    out = keeper.put(header(wire.QUERY, worker=2))
+    assert (out.verdict, out.packet.kind, out.packet.worker) == (UNICAST, wire.ACK, 2)
     assert keeper.all.values[0, 0].tolist() == [5, 10]
+
+
+def test_a_query_opens_a_chunk_so_that_the_custodian_asks_for_it() -> None:
+    keeper = Keeper()
+    keeper.put(header(wire.QUERY))
+    assert [int(packet.kind) for packet in keeper.round(PATIENCE_NS)] == [wire.REMINDER]
+
+
+def test_a_query_of_an_epoch_before_is_not_answered() -> None:
+    keeper = Keeper(epoch=2)
+    assert keeper.put(header(wire.QUERY, epoch=1)).verdict == NOTHING
+    assert keeper.count(custody.OUTDATED) == 1
+    assert keeper.put(header(wire.QUERY, epoch=3)).verdict == UNICAST
+    assert keeper.state.epoch == 3
 
 
 def test_an_answer_finishes_a_chunk_with_the_result_that_a_worker_held() -> None:
@@ -311,7 +335,7 @@ def test_a_result_of_another_job_is_refused() -> None:
     keeper = Keeper()
     keep(keeper, 23, job=1)
     assert (keeper.count(custody.KEPT), keeper.count(custody.REFUSED)) == (0, 1)
-    assert keeper.put(header(wire.QUERY)).verdict == NOTHING
+    assert keeper.put(header(wire.QUERY)).packet.kind == wire.PULL
 
 
 # --- reminders and pulls ------------------------------------------------------------------------------------

@@ -322,7 +322,7 @@ def test_an_old_epoch_is_dropped_and_a_new_one_does_not_mix(policy: str) -> None
 def test_a_contribution_of_nobody_is_not_added(policy: str) -> None:
     bench = bench_for(policy)
     bench.gradient(0, 5, fan_in=3)
-    assert bench.put(header(mask=0, share=1), 9).verdict == sw.DROPPED
+    assert bench.put(header(mask=0), 9).verdict == sw.DROPPED
     assert bench.values(0) == (5, 10)
     assert bench.count(sw.DROP_MASK) == 1
 

@@ -39,7 +39,16 @@ FIELDS = {
     "offer": unsigned(32),
     "tag": unsigned(64),
 }
-headers = st.fixed_dictionaries(FIELDS)
+headers = st.fixed_dictionaries(FIELDS).map(lambda fields: _sound(fields))
+
+
+def _sound(fields: dict[str, int]) -> dict[str, int]:
+    """Shares as they may be: of an owner that can be, at level 1, and not beside its bit."""
+    if not fields["share"]:
+        return fields
+    owner = fields["owner"] % 4096
+    home = owner >> 6 == fields["rack"]
+    return {**fields, "owner": owner, "level": 1, "mask": fields["mask"] & ~(home << (owner & 63))}
 
 
 def made(fields: dict[str, int]) -> Any:
@@ -124,6 +133,16 @@ BAD = {
     "a gradient of nobody": (wire.encode(header(mask=0)), wire.BAD_MASK),
     "a partial of nobody": (wire.encode(header(wire.PARTIAL, mask=0)), wire.BAD_MASK),
     "chunk 2**62": (wire.encode(header(chunk=2**62)), wire.BAD_CHUNK),
+    "a share of nobody": (wire.encode(header(share=1, owner=4096)), wire.BAD_SHARE),
+    "a question about a share of nobody": (
+        wire.encode(header(wire.QUERY, share=1, owner=65_535)),
+        wire.BAD_SHARE,
+    ),
+    "a share of a rack": (wire.encode(header(share=1, owner=1, level=2)), wire.BAD_SHARE),
+    "a share beside its owner's bit": (
+        wire.encode(header(mask=6, share=1, owner=66, rack=1)),
+        wire.BAD_SHARE,
+    ),
     "chunk with its top bit set": (changed(8, 0x80), wire.BAD_CHUNK),
 }
 

@@ -3,7 +3,7 @@
 Each gives a list of sentences, one a violation; an empty list is good news. They change nothing and may be
 called between any two calls of the core, by a test after every packet or by a driver at the end of a run.
 
-- exactly once: every container (aggregator, custodian chunk, packet) holds the sum over exactly its mask;
+- exactly once: every container (aggregator, custodian chunk, packet) holds the sum over exactly its mask and share;
 - nothing left out: what claims to be complete has every contribution of its level;
 - no aggregator leaked: what is empty is blank, `used` counts what is held, a job that left holds nothing;
 - every chunk ended: a sender has a result for all that it was given, and nothing is still in flight.
@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.bits import popcount
+from paceline.dataplane.bits import bit, popcount
 from paceline.dataplane.custodian import FINISHED, OPEN, Custodians
 from paceline.dataplane.memory import ANSWERED, EMPTY, FILLING, HELD, STATE_NAMES
 from paceline.dataplane.sender import FLIGHT_STATES, IDLE, Senders
+from paceline.dataplane.shares import ALL_SHARES, owner_bit
 from paceline.dataplane.switch import Switch
-from paceline.dataplane.wire import GRADIENT, PARTIAL, RESULT
+from paceline.dataplane.wire import CUSTODY, GRADIENT, PARTIAL, RESULT
 
 Values = Any
 """A row of integers, as wide as the payload."""
@@ -35,6 +36,8 @@ class Truth(NamedTuple):
     """(job, level, rack, position, chunk): what a bit stands for; at level 2 `position` is a whole rack."""
     total_of: Callable[[int, int], Values]
     """(job, chunk): the sum over everyone."""
+    part_of: Callable[[int, int, int, int], Values] | None = None
+    """(job, owner, share, chunk): what these micro-batches of a worker stand for; where nobody is helped, none."""
 
 
 def positions(mask: Any) -> list[int]:
@@ -55,6 +58,14 @@ def sum_over(truth: Truth, job: int, level: int, rack: int, mask: Any, chunk: in
     return _wrapped(total)
 
 
+def sum_over_share(truth: Truth, job: int, owner: Any, share: Any, chunk: int, width: int) -> Any:
+    """The sum that a container holds besides its mask, modulo 2**32."""
+    if int(share) == 0:
+        return _wrapped(np.zeros(width, dtype=np.int64))
+    assert truth.part_of is not None, "a share, and nobody is helped"
+    return _wrapped(truth.part_of(job, int(owner), int(share), chunk)[:width])
+
+
 def check_aggregators(switch: Switch, truth: Truth) -> list[str]:
     """Exactly once and nothing left out, over all switch memory."""
     wrong = []
@@ -64,16 +75,21 @@ def check_aggregators(switch: Switch, truth: Truth) -> list[str]:
         job, level, chunk, state = int(slot.job), int(slot.level), int(slot.chunk), int(slot.state)
         name = f"aggregator {at} ({STATE_NAMES[state]}, job {job}, chunk {chunk}, mask {int(slot.mask):#x})"
         wanted = int(slot.fan_in if level == 1 else slot.fan_in_upper)
-        if int(slot.mask) == 0:
+        whole = slot.share == ALL_SHARES and slot.owner >> 6 == slot.rack and not slot.flag & CUSTODY
+        found = popcount(slot.mask) + int(whole)
+        if int(slot.mask) == 0 and int(slot.share) == 0:
             wrong.append(f"{name} holds no contribution")
-        if state in (HELD, ANSWERED) and popcount(slot.mask) != wanted:
-            wrong.append(f"{name} is complete with {popcount(slot.mask)} of {wanted} contributions")
-        if state == FILLING and popcount(slot.mask) >= wanted:
+        if int(slot.share) and level == 1 and slot.mask & owner_bit(int(slot.owner), int(slot.rack)):
+            wrong.append(f"{name} holds a worker by its bit and by shares")
+        if state in (HELD, ANSWERED) and found != wanted:
+            wrong.append(f"{name} is complete with {found} of {wanted} contributions")
+        if state == FILLING and found >= wanted:
             wrong.append(f"{name} is full and was not given out")
         if state == ANSWERED:
             expected = _wrapped(truth.total_of(job, chunk)[:width])
         else:
             expected = sum_over(truth, job, level, int(slot.rack), slot.mask, chunk, width)
+            expected = expected + sum_over_share(truth, job, slot.owner, slot.share, chunk, width)
         if not np.array_equal(_wrapped(switch.memory.values[at]), expected):
             wrong.append(f"{name} does not hold the sum over its mask")
     return wrong
@@ -96,6 +112,13 @@ def check_custody(custodians: Custodians, truth: Truth) -> list[str]:
                 if not int(entry.racks) >> rack & 1:
                     mask = custodians.masks[k, at, rack]
                     expected = expected + sum_over(truth, job, 1, rack, mask, chunk, width)
+            for owner, share in zip(custodians.owners[k, at], custodians.shares[k, at], strict=True):
+                if owner >= 0:
+                    expected = expected + sum_over_share(truth, job, owner, share, chunk, width)
+                    if custodians.masks[k, at, owner >> 6] & bit(int(owner) & 63):
+                        wrong.append(f"{name} counts worker {owner} by its bit and by shares")
+            if np.count_nonzero(custodians.owners[k, at] >= 0) != entry.owners:
+                wrong.append(f"{name} has lost count of its owners")
             if popcount(entry.racks) >= custodians.state[k].fan_in_upper:
                 wrong.append(f"{name} has every contribution and made no result")
         if not np.array_equal(_wrapped(custodians.values[k, at]), expected):
@@ -111,7 +134,9 @@ def check_packet(packet: Any, values: Values, truth: Truth) -> list[str]:
             return [f"result of job {job}, chunk {chunk} is not the sum over everyone"]
     elif packet.kind in (GRADIENT, PARTIAL):
         level, rack = int(packet.level), int(packet.rack)
-        if not np.array_equal(_wrapped(values), sum_over(truth, job, level, rack, packet.mask, chunk, width)):
+        expected = sum_over(truth, job, level, rack, packet.mask, chunk, width)
+        expected = expected + sum_over_share(truth, job, packet.owner, packet.share, chunk, width)
+        if not np.array_equal(_wrapped(values), expected):
             return [f"packet of job {job}, chunk {chunk} is not the sum over its mask {int(packet.mask):#x}"]
     return []
 

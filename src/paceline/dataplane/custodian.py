@@ -29,11 +29,13 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, add_modulo, bit, mix, popcount
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
+from paceline.dataplane.counted import clear, count_in, covers, has_room, includes, is_disjoint
 from paceline.dataplane.custodian_state import (
     ABSENT,
     ACCEPTED,
     ACKNOWLEDGE,
+    ACKS_SENT,
     CHUNK_STATES,
     COUNTER_NAMES,
     CUSTODIAN,
@@ -56,10 +58,13 @@ from paceline.dataplane.custodian_state import (
     new_custodians,
 )
 from paceline.dataplane.sender_state import NEVER_NS
+from paceline.dataplane.shares import is_sound
 from paceline.dataplane.wire import (
+    ACK,
     ANSWER,
     COLLISION,
     ECN,
+    FLUSH,
     MAGIC,
     PARTIAL,
     PULL,
@@ -69,11 +74,13 @@ from paceline.dataplane.wire import (
     RESULT_FLAG,
     VERSION,
 )
+from paceline.dataplane.wire import CUSTODY as WITH_CUSTODY
 
 __all__ = [
     "ABSENT",
     "ACCEPTED",
     "ACKNOWLEDGE",
+    "ACKS_SENT",
     "CHUNK_STATES",
     "COUNTER_NAMES",
     "CUSTODIAN",
@@ -115,7 +122,8 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         or (kind != PARTIAL and kind != ANSWER and kind != QUERY)
         or packet.rack >= custodians.masks.shape[2]
         or packet.fan_in_upper != custodian.fan_in_upper
-        or (kind == PARTIAL and packet.mask == NO_BITS)
+        or (kind == PARTIAL and (packet.mask | packet.share) == NO_BITS)
+        or (packet.share and not _is_fit(custodians, packet))
     ):
         custodians.counters[k, REFUSED] += 1
         return NOTHING
@@ -129,25 +137,32 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
     if entry.state != ABSENT and entry.chunk > packet.chunk:
         custodians.counters[k, OUTDATED] += 1
         return NOTHING
+    if kind == QUERY and not (entry.state == FINISHED and entry.chunk == packet.chunk):
+        return _query(custodians, k, at, packet, now_ns)
     if entry.state == ABSENT or entry.chunk < packet.chunk:
-        if kind == QUERY:
-            return NOTHING
         _open(custodians, k, at, packet, now_ns)
     if entry.state == FINISHED:
         if kind == ANSWER:
             return NOTHING
         custodians.counters[k, REPLAYS] += 1
-        alone = kind == QUERY or (packet.level == 1 and popcount(packet.mask) == 1)
+        alone = kind == QUERY or (packet.level == 1 and popcount(packet.mask) <= 1)
         _make_result(custodians, k, at, packet, buffer, row)
         return UNICAST if alone else MULTICAST
-    if kind == QUERY:
-        return NOTHING
     if kind == ANSWER:
         _copy_in(custodians, k, at, buffer, row, True)
         entry.flag = packet.flag & COLLISION
         entry.offer = packet.offer
         return _finish(custodians, k, at, packet, buffer, row)
+    if packet.share and not has_room(custodians, k, at, packet.owner):
+        custodians.counters[k, REFUSED] += 1
+        return NOTHING
     return _merge(custodians, k, at, packet, buffer, row)
+
+
+@compiled_inner
+def _is_fit(custodians: Custodians, packet: Any) -> bool:
+    """Can a share be counted here at all?"""
+    return bool(is_sound(packet) and packet.owner >> 6 < custodians.masks.shape[2])
 
 
 @compiled
@@ -198,15 +213,13 @@ def _open(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> 
     entry = custodians.chunks[k, at]
     entry.chunk = packet.chunk
     entry.state = OPEN
-    entry.racks = NO_BITS
     entry.flag = 0
     entry.attempts = 0
     entry.priority = packet.priority
     entry.index = packet.index
     entry.exponent = packet.exponent
     entry.due_ns = now_ns + custodian.patience_ns
-    for rack in range(custodians.masks.shape[2]):
-        custodians.masks[k, at, rack] = NO_BITS
+    clear(custodians, k, at)
     for lane in range(custodians.values.shape[2]):
         custodians.values[k, at, lane] = 0
     if custodian.high == 0:
@@ -227,70 +240,67 @@ def _copy_in(custodians: Custodians, k: int, at: int, buffer: Any, row: int, ove
 
 
 @compiled_inner
-def _is_disjoint(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
-    entry = custodians.chunks[k, at]
-    if packet.level == 1:
-        if entry.racks & bit(packet.rack):
-            return False
-        return not custodians.masks[k, at, packet.rack] & packet.mask
-    if entry.racks & packet.mask:
-        return False
-    for rack in range(custodians.masks.shape[2]):
-        if packet.mask & bit(rack) and custodians.masks[k, at, rack] != NO_BITS:
-            return False
-    return True
-
-
-@compiled_inner
-def _covers(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
-    """Does a packet hold all that is counted, and more? Then it can stand in its place."""
-    entry = custodians.chunks[k, at]
-    if packet.level == 1:
-        counted = custodians.masks[k, at, packet.rack]
-        if entry.racks != NO_BITS or counted == packet.mask or counted & ~packet.mask:
-            return False
-    elif entry.racks & ~packet.mask:
-        return False
-    news = packet.level == 1 or entry.racks != packet.mask
-    for rack in range(custodians.masks.shape[2]):
-        if custodians.masks[k, at, rack] == NO_BITS or entry.racks & bit(rack):
-            continue
-        if packet.level == 1:
-            if rack != packet.rack:
-                return False
-        elif not packet.mask & bit(rack):
-            return False
-    return bool(news)
-
-
-@compiled_inner
 def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
     """The disjoint-accept rule; a full mask makes the result."""
     entry = custodians.chunks[k, at]
-    replaces = not _is_disjoint(custodians, k, at, packet)
+    replaces = not is_disjoint(custodians, k, at, packet)
     if replaces:
-        if not _covers(custodians, k, at, packet):
+        if not covers(custodians, k, at, packet):
             custodians.counters[k, OVERLAPS] += 1
+            if packet.flag & WITH_CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
+                return _acknowledge(custodians, k, packet)
             return NOTHING
-        entry.racks = NO_BITS
-        for rack in range(custodians.masks.shape[2]):
-            custodians.masks[k, at, rack] = NO_BITS
+        clear(custodians, k, at)
     custodians.counters[k, ACCEPTED] += 1
     entry.flag |= packet.flag & (COLLISION | ECN)
     if packet.index != entry.index:
         # Workers have come to use different aggregators for this place in the window: the offer brings them together.
         entry.flag |= COLLISION
     _copy_in(custodians, k, at, buffer, row, replaces)
-    if packet.level == 1:
-        custodians.masks[k, at, packet.rack] |= packet.mask
-        if popcount(custodians.masks[k, at, packet.rack]) >= custodians.fan_in[k, packet.rack]:
-            entry.racks |= bit(packet.rack)
-    else:
-        entry.racks |= packet.mask
-    if popcount(entry.racks) < custodians.state[k].fan_in_upper:
+    if count_in(custodians, k, at, packet):
+        slots = max(1, custodians.state[k].slots)
+        entry.offer = mix(custodians.state[k].job + 1, entry.chunk + 0x10001) % slots
+        return _finish(custodians, k, at, packet, buffer, row)
+    if packet.flag & WITH_CUSTODY and packet.level == 1:
+        return _acknowledge(custodians, k, packet)
+    return NOTHING
+
+
+@compiled_inner
+def _acknowledge(custodians: Custodians, k: int, packet: Any) -> int:
+    """The packet becomes an acknowledgement to the workers inside it; without a bit there is one, its sender."""
+    custodians.counters[k, ACKS_SENT] += 1
+    packet.kind = ACK
+    packet.flag = WITH_CUSTODY | (packet.flag & ECN)
+    packet.count = 0
+    packet.custodian = custodians.state[k].endpoint
+    packet.level = 2 if custodians.state[k].fan_in_upper > 1 else 1
+    return ACKNOWLEDGE if packet.mask else UNICAST
+
+
+@compiled_apart
+def _query(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> int:
+    """A worker asks about a chunk that is not done: is its contribution counted? If not, it is to be sent.
+
+    A chunk that nobody has brought yet is opened: the custodian then asks those who may hold its result.
+    """
+    entry = custodians.chunks[k, at]
+    if packet.epoch < custodians.state[k].epoch:
+        custodians.counters[k, OUTDATED] += 1
         return NOTHING
-    entry.offer = mix(custodians.state[k].job + 1, entry.chunk + 0x10001) % max(1, custodians.state[k].slots)
-    return _finish(custodians, k, at, packet, buffer, row)
+    if packet.epoch > custodians.state[k].epoch:
+        begin_epoch(custodians, k, packet.epoch)
+    if entry.state == ABSENT or entry.chunk < packet.chunk:
+        _open(custodians, k, at, packet, now_ns)
+    if includes(custodians, k, at, packet):
+        _acknowledge(custodians, k, packet)
+    else:
+        custodians.counters[k, PULLS_SENT] += 1
+        packet.kind = PULL
+        packet.flag = FLUSH
+        packet.count = 0
+        packet.custodian = custodians.state[k].endpoint
+    return UNICAST
 
 
 @compiled_inner
@@ -314,6 +324,8 @@ def _make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: A
     packet.index = entry.index
     packet.fan_in_upper = custodians.state[k].fan_in_upper
     packet.level = 2 if custodians.state[k].fan_in_upper > 1 else 1
+    packet.share = NO_BITS
+    packet.owner = 0
     for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
         buffer[row, lane] = custodians.values[k, at, lane]
 
@@ -396,6 +408,25 @@ def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> Non
         for rack in range(custodians.masks.shape[2]):
             counted |= custodians.masks[k, at, rack]
         packet.mask = ~counted
+    if entry.owners != 0 and kind == PULL:
+        _ask_for_shares(custodians, k, at, packet)
+
+
+@compiled_apart
+def _ask_for_shares(custodians: Custodians, k: int, at: int, packet: Any) -> None:
+    """The pull also names micro-batches: what is missing of one owner, of each in its turn."""
+    entry = custodians.chunks[k, at]
+    turn = entry.attempts // 2 % entry.owners
+    for place in range(custodians.owners.shape[2]):
+        owner = custodians.owners[k, at, place]
+        if owner < 0:
+            continue
+        if packet.fan_in_upper == 1:
+            packet.mask &= ~bit(owner & 63)
+        if turn == 0:
+            packet.owner = owner
+            packet.share = ~custodians.shares[k, at, place]
+        turn -= 1
 
 
 @compiled

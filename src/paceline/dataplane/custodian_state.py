@@ -29,6 +29,7 @@ REMINDERS_SENT = 5
 PULLS_SENT = 6
 REFUSED = 7
 KEPT = 8
+ACKS_SENT = 9
 COUNTER_NAMES = (
     "accepted",
     "dropped_overlap",
@@ -39,6 +40,7 @@ COUNTER_NAMES = (
     "pulls",
     "refused",
     "kept",
+    "acks",
 )
 
 CUSTODIAN = np.dtype(
@@ -75,10 +77,11 @@ CUSTODY = np.dtype(
         ("state", "u1"),
         ("flag", "u1"),
         ("priority", "u1"),
+        ("owners", "u1"),
     ],
     align=True,
 )
-"""What a custodian keeps of a chunk."""
+"""What a custodian keeps of a chunk; `owners` is how many workers are counted in part."""
 
 
 class Custodians(NamedTuple):

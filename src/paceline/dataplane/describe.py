@@ -34,8 +34,8 @@ FIELD_MEANINGS = {
     "level": "1: workers are being summed; 2: racks",
     "worker": "the sending worker, or the one a result is for",
     "custodian": "endpoint of the job that keeps this chunk",
-    "share": "micro-batches inside, for takeover; not used yet",
-    "owner": "whose micro-batches they are; not used yet",
+    "share": "micro-batches of `owner` inside, spread over all 64 bits; of a pull, which are missing",
+    "owner": "whose micro-batches they are: 64 x rack + place in the rack's masks",
     "exponent": "block exponent of the payload",
     "offer": "with `collision`, in a result: the aggregator to use from now on in this place of the window",
     "tag": "SipHash-2-4 under the job's key; zero in the simulator",
@@ -48,7 +48,7 @@ KIND_PATHS = {
     wire.PULL: ("custodian", "workers in its mask", "no"),
     wire.ANSWER: ("worker", "custodian", "yes"),
     wire.QUERY: ("worker", "custodian", "no"),
-    wire.ACK: ("host", "host", "no"),
+    wire.ACK: ("custodian; host", "workers in its mask; host", "no"),
 }
 ERROR_RULES = (
     "a header",
@@ -63,6 +63,7 @@ ERROR_RULES = (
     f"rack from {wire.CONTRIBUTORS_MAX} on, or a level other than 1 and 2",
     "a gradient or partial that holds nothing",
     "chunk from 2^62 on",
+    "an owner that cannot be; or, in a gradient or partial, a share at level 2, or beside its owner's bit",
 )
 VERDICT_MEANINGS = (
     "nothing leaves",
@@ -81,13 +82,14 @@ SWITCH_COUNTER_MEANINGS = (
     "holders whose priority was halved by a failed try",
     "contributions that were already inside",
     "partial sums given out to a resend",
+    "with custody: stragglers' packets, and those of a rack's only leader, that passed the aggregators by",
     "job not admitted here",
     "epoch older than the job's",
     "index outside the memory, or outside the job's pool",
     "SwitchML: older than the chunk in its place",
     "SwitchML: the aggregation program is gone",
     "level above this switch's, or (SwitchML) another level",
-    "a gradient without a contribution",
+    "a gradient without a contribution, or with a share that cannot be (SwitchML: any share)",
 )
 CUSTODIAN_COUNTER_MEANINGS = (
     "partials merged",
@@ -97,8 +99,9 @@ CUSTODIAN_COUNTER_MEANINGS = (
     "results given again",
     "reminders sent",
     "pulls sent",
-    "another job's, another kind, an impossible rack or fan-in, or an empty mask",
+    "another job's, another kind, an impossible rack, fan-in, mask or share, or one owner too many",
     "results made by a switch and kept here",
+    "acknowledgements sent",
 )
 AGGREGATOR_CHANGES = (
     ("empty", "filling", "a first contribution is stored"),

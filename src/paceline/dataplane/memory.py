@@ -1,9 +1,9 @@
 """Switch memory: the aggregators, and who may take one from whom.
 
-An aggregator holds the sum over exactly its `mask`. It is empty when `job` is -1. All switches of a driver
-share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit integers whose
-width the driver chooses: a driver that carries no values has rows of width zero, and nothing else changes. Only
-the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
+An aggregator holds the sum over exactly its `mask` and the `share` of its `owner`. It is empty when `job` is -1. All
+switches of a driver share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit
+integers whose width the driver chooses: a driver that carries no values has rows of width zero, and nothing else
+changes. Only the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
 
 The policies differ only here and in when an aggregator is given back (`switch.py`):
 
@@ -22,7 +22,8 @@ import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, add_modulo, next_random, popcount
 from paceline.dataplane.compiled import compiled_inner
-from paceline.dataplane.wire import FLAGS_WITHOUT_FLUSH
+from paceline.dataplane.shares import ALL_SHARES
+from paceline.dataplane.wire import CUSTODY, FLAGS_WITHOUT_FLUSH
 
 POLICY_NONE = 0
 POLICY_SWITCHML = 1
@@ -54,6 +55,7 @@ AGGREGATOR = np.dtype(
     [
         ("chunk", "i8"),
         ("mask", "u8"),
+        ("share", "u8"),
         ("since_ns", "i8"),
         ("job", "i4"),
         ("epoch", "i4"),
@@ -63,6 +65,7 @@ AGGREGATOR = np.dtype(
         ("fan_in_upper", "i2"),
         ("custodian", "u2"),
         ("worker", "u2"),
+        ("owner", "u2"),
         ("rack", "u1"),
         ("level", "u1"),
         ("state", "u1"),
@@ -94,10 +97,15 @@ def holds(slot: Any, packet: Any) -> bool:
 
 
 @compiled_inner
-def is_full(slot: Any) -> bool:
-    """Are all contributions of its level in?"""
-    wanted = slot.fan_in if slot.level == 1 else slot.fan_in_upper
-    return bool(popcount(slot.mask) >= wanted)
+def is_full(holder: Any) -> bool:
+    """Are all contributions of its level in an aggregator, or a packet? All shares of a worker stand for its bit.
+
+    With custody the fan-in is that of the leaders, and the straggler's part does not count.
+    """
+    count = popcount(holder.mask)
+    if holder.share == ALL_SHARES and holder.flag & CUSTODY == 0 and holder.owner >> 6 == holder.rack:
+        count += 1
+    return bool(count >= (holder.fan_in if holder.level == 1 else holder.fan_in_upper))
 
 
 @compiled_inner
@@ -108,6 +116,8 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
     slot.job = packet.job
     slot.epoch = packet.epoch
     slot.mask = packet.mask
+    slot.share = packet.share
+    slot.owner = packet.owner
     slot.since_ns = now_ns
     slot.count = packet.count
     slot.exponent = packet.exponent
@@ -127,10 +137,13 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
 
 @compiled_inner
 def add(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
-    """Add the packet's content; the caller has seen that the masks are disjoint."""
+    """Add the packet's content; the caller has seen that the two have nothing in common."""
     slot = memory.slots[at]
     slot.since_ns = now_ns
     slot.mask |= packet.mask
+    if packet.share:
+        slot.share |= packet.share
+        slot.owner = packet.owner
     slot.flag |= packet.flag & FLAGS_WITHOUT_FLUSH
     width = min(buffer.shape[1], memory.values.shape[1], packet.count)
     for k in range(width):
@@ -145,6 +158,8 @@ def take_out(memory: Memory, at: int, packet: Any, buffer: Any, row: int) -> Non
     packet.job = slot.job
     packet.epoch = slot.epoch
     packet.mask = slot.mask
+    packet.share = slot.share
+    packet.owner = slot.owner
     packet.count = slot.count
     packet.exponent = slot.exponent
     packet.fan_in = slot.fan_in
@@ -168,6 +183,7 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     count, exponent, priority, flags = slot.count, slot.exponent, slot.priority, slot.flag
     fan_in, fan_in_upper, custodian = slot.fan_in, slot.fan_in_upper, slot.custodian
     worker, rack, level = slot.worker, slot.rack, slot.level
+    share, owner = slot.share, slot.owner
     width = min(buffer.shape[1], memory.values.shape[1], max(slot.count, packet.count))
     for k in range(width):
         value = memory.values[at, k]
@@ -179,12 +195,14 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     slot.fan_in, slot.fan_in_upper = packet.fan_in, packet.fan_in_upper
     slot.custodian, slot.worker = packet.custodian, packet.worker
     slot.rack, slot.level = packet.rack, packet.level
+    slot.share, slot.owner = packet.share, packet.owner
     slot.state = FILLING
     slot.since_ns = now_ns
     packet.chunk, packet.job, packet.epoch, packet.mask = chunk, job, epoch, mask
     packet.count, packet.exponent, packet.priority, packet.flag = count, exponent, priority, flags
     packet.fan_in, packet.fan_in_upper, packet.custodian = fan_in, fan_in_upper, custodian
     packet.worker, packet.rack, packet.level = worker, rack, level
+    packet.share, packet.owner = share, owner
 
 
 @compiled_inner
@@ -194,6 +212,7 @@ def free(memory: Memory, at: int) -> None:
     slot.job = -1
     slot.state = EMPTY
     slot.mask = NO_BITS
+    slot.share = NO_BITS
     slot.priority = 0
 
 

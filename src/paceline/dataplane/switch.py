@@ -20,7 +20,7 @@ SwitchML's own program is in `pool.py`, the state that both work on in `switch_s
 
 from typing import Any
 
-from paceline.dataplane.bits import NO_BITS, bit, popcount
+from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.memory import (
     EMPTY,
@@ -41,6 +41,7 @@ from paceline.dataplane.memory import (
     take_out,
 )
 from paceline.dataplane.pool import pool_gradient, pool_result
+from paceline.dataplane.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, is_sound, meeting
 from paceline.dataplane.switch_state import (
     COMPLETIONS,
     CONFIG,
@@ -61,6 +62,7 @@ from paceline.dataplane.switch_state import (
     FALLBACKS,
     FLUSHES,
     JOB,
+    PASSES,
     PREEMPTIONS,
     REMINDERS,
     TO_CUSTODIAN,
@@ -73,6 +75,7 @@ from paceline.dataplane.switch_state import (
     release_job,
 )
 from paceline.dataplane.wire import (
+    ACK,
     COLLISION,
     CUSTODY,
     FLUSH,
@@ -104,6 +107,7 @@ __all__ = [
     "FALLBACKS",
     "FLUSHES",
     "JOB",
+    "PASSES",
     "PREEMPTIONS",
     "REMINDERS",
     "TO_CUSTODIAN",
@@ -137,8 +141,8 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         if packet.epoch < record.epoch:
             switch.counters[s, job, DROP_EPOCH] += 1
             return DROPPED
-        if packet.mask == NO_BITS:
-            # Its sum would be changed by something that its mask does not tell.
+        if (packet.mask == NO_BITS or packet.share != NO_BITS) and not _is_fit(config, packet):
+            # Its sum would be changed by something that it does not tell.
             switch.counters[s, job, DROP_MASK] += 1
             return DROPPED
         record.epoch = max(record.epoch, packet.epoch)
@@ -160,7 +164,21 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
             return _reminder(switch, s, packet, buffer, row)
         packet.level = 1
         return DOWN
+    if kind == ACK and packet.flag & CUSTODY:
+        # To the workers in its mask, who are all in one rack.
+        if packet.level > config.level:
+            return UP
+        if config.level > 1:
+            packet.level = 1
+            return DOWN_ONE
+        return DOWN
     return TO_CUSTODIAN
+
+
+@compiled_inner
+def _is_fit(config: Any, packet: Any) -> bool:
+    """Does a gradient without a bit, or with a share, tell what is inside it? A pool knows no shares."""
+    return bool(packet.share and config.policy != POLICY_SWITCHML and is_sound(packet))
 
 
 @compiled_inner
@@ -191,11 +209,20 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
         # What it holds belongs to an epoch that is over, and comes again in this one.
         free(memory, at)
         switch.jobs[s, job].used -= 1
+    if packet.flag & CUSTODY and (packet.mask == NO_BITS or is_full(packet)):
+        # A straggler, or the only leader of its rack: nobody to wait for here.
+        switch.counters[s, job, PASSES] += 1
+        packet.kind = PARTIAL
+        return TO_CUSTODIAN
     if holds(slot, packet):
-        if slot.mask & packet.mask:
+        meets = meeting(slot, packet)
+        if meets == OVERLAPPING:
             if flush == 0:
                 switch.counters[s, job, DUPLICATES] += 1
                 return CONSUMED
+        elif meets == OTHER_OWNER:
+            packet.flag |= COLLISION
+            return _fall_back(switch, s, packet)
         else:
             add(memory, at, packet, buffer, row, now_ns)
             if is_full(slot):
@@ -213,7 +240,7 @@ def _gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns
         store(memory, at, packet, buffer, row, now_ns)
         record.used += 1
     elif decide(config.policy, slot, packet.priority, now_ns, config.stale_ns, switch.random, s) == TAKE:
-        if popcount(packet.mask) >= (packet.fan_in if packet.level == 1 else packet.fan_in_upper):
+        if is_full(packet):
             # Complete by itself (the only worker of its rack): it needs no aggregator, the holder stays.
             switch.counters[s, job, COMPLETIONS] += 1
             return _send_complete(switch, s, packet, False)
@@ -256,18 +283,34 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
 def _send_complete(switch: Switch, s: int, packet: Any, keeps: bool) -> int:
     """A sum over all of this level leaves: up, to its custodian, or as the result to everyone."""
     config = switch.config[s]
+    if packet.flag & CUSTODY or not _is_whole(packet):
+        packet.kind = PARTIAL
+        return TO_CUSTODIAN
     if config.level == 1 and packet.fan_in_upper > 1:
-        packet.level = 2
-        packet.mask = bit(packet.rack)
-        packet.kind = GRADIENT
+        _make_rack_sum(packet)
         return UP
-    if keeps or packet.flag & CUSTODY or config.relay != 0:
+    if keeps or config.relay != 0:
         packet.kind = PARTIAL
         return TO_CUSTODIAN
     packet.kind = RESULT
     packet.flag |= RESULT_FLAG
     packet.level = 1
     return DOWN
+
+
+@compiled_inner
+def _is_whole(packet: Any) -> bool:
+    """Is nothing but whole workers of the packet's rack inside, so that a full sum is the sum over the rack?"""
+    return bool(packet.share == NO_BITS or (packet.share == ALL_SHARES and packet.owner >> 6 == packet.rack))
+
+
+@compiled_inner
+def _make_rack_sum(packet: Any) -> None:
+    packet.level = 2
+    packet.mask = bit(packet.rack)
+    packet.share = NO_BITS
+    packet.owner = 0
+    packet.kind = GRADIENT
 
 
 @compiled_apart
@@ -291,11 +334,11 @@ def _give_out(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
     take_out(switch.memory, at, packet, buffer, row)
     free(switch.memory, at)
     packet.kind = PARTIAL
-    if switch.config[s].level == 1 and packet.fan_in_upper > 1 and popcount(packet.mask) >= packet.fan_in:
+    if packet.flag & CUSTODY or switch.config[s].level > 1 or packet.fan_in_upper == 1:
+        return TO_CUSTODIAN
+    if is_full(packet) and _is_whole(packet):
         # A whole rack: let the upper switch see that its sum must come out as well.
-        packet.level = 2
-        packet.mask = bit(packet.rack)
-        packet.kind = GRADIENT
+        _make_rack_sum(packet)
         packet.flag |= FLUSH
         return UP
     return TO_CUSTODIAN
@@ -305,7 +348,7 @@ def _give_out(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
 def _fall_back(switch: Switch, s: int, packet: Any) -> int:
     """No place for this packet here: it goes to its own custodian."""
     switch.counters[s, packet.job, FALLBACKS] += 1
-    if switch.config[s].level == 1 and packet.fan_in_upper > 1 and packet.flag & FLUSH:
+    if switch.config[s].level == 1 and packet.fan_in_upper > 1 and packet.flag & (FLUSH | CUSTODY) == FLUSH:
         return UP
     packet.kind = PARTIAL
     return TO_CUSTODIAN

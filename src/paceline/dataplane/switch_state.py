@@ -28,13 +28,14 @@ REMINDERS = 3
 DOWNGRADES = 4
 DUPLICATES = 5
 FLUSHES = 6
-DROP_JOB = 7
-DROP_EPOCH = 8
-DROP_INDEX = 9
-DROP_STALE = 10
-DROP_DEAD = 11
-DROP_LEVEL = 12
-DROP_MASK = 13
+PASSES = 7
+DROP_JOB = 8
+DROP_EPOCH = 9
+DROP_INDEX = 10
+DROP_STALE = 11
+DROP_DEAD = 12
+DROP_LEVEL = 13
+DROP_MASK = 14
 COUNTER_NAMES = (
     "completions",
     "preemptions",
@@ -43,13 +44,14 @@ COUNTER_NAMES = (
     "downgrades",
     "duplicates",
     "flushes",
+    "passes",
     "drop_unknown_job",
     "drop_old_epoch",
     "drop_bad_index",
     "drop_stale_chunk",
     "drop_dead_switch",
     "drop_bad_level",
-    "drop_empty_mask",
+    "drop_bad_mask",
 )
 
 CONFIG = np.dtype(

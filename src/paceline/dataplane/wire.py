@@ -105,6 +105,7 @@ BAD_FAN_IN = 8
 BAD_PLACE = 9
 BAD_MASK = 10
 BAD_CHUNK = 11
+BAD_SHARE = 12
 ERROR_NAMES = (
     "ok",
     "truncated",
@@ -118,8 +119,11 @@ ERROR_NAMES = (
     "bad rack or level",
     "bad mask",
     "bad chunk",
+    "bad share",
 )
 _CHUNK_MAX_TOP_BYTE = 0x3F
+_OWNERS_MAX = 64 * 64
+"""A rack and a bit in it: what `owner` names (`shares.py`)."""
 
 
 class DecodeError(ValueError):
@@ -177,12 +181,16 @@ def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
     if data[start + 8] > _CHUNK_MAX_TOP_BYTE:
         return BAD_CHUNK
     mask = _big_endian(data, start + 24, 8)
-    if (
-        data[start + 3] <= PARTIAL
-        and mask == np.uint64(0)
-        and _big_endian(data, start + 40, 8) == np.uint64(0)
-    ):
-        return BAD_MASK
+    share = _big_endian(data, start + 40, 8)
+    owner = np.int64(_big_endian(data, start + 48, 2))
+    holds_sum = data[start + 3] <= PARTIAL
+    if share == np.uint64(0):
+        if holds_sum and mask == np.uint64(0):
+            return BAD_MASK
+    else:
+        own_bit = np.uint64(owner >> 6 == data[start + 34]) << np.uint64(owner & 63)
+        if owner >= _OWNERS_MAX or (holds_sum and (data[start + 35] != 1 or mask & own_bit)):
+            return BAD_SHARE
     packet.magic = MAGIC
     packet.version = VERSION
     packet.kind = data[start + 3]
@@ -200,8 +208,8 @@ def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
     packet.level = data[start + 35]
     packet.worker = np.int64(_big_endian(data, start + 36, 2))
     packet.custodian = np.int64(_big_endian(data, start + 38, 2))
-    packet.share = _big_endian(data, start + 40, 8)
-    packet.owner = np.int64(_big_endian(data, start + 48, 2))
+    packet.share = share
+    packet.owner = owner
     exponent = np.int64(_big_endian(data, start + 50, 2))
     packet.exponent = exponent - 65536 if exponent >= 32768 else exponent
     packet.offer = np.int64(_big_endian(data, start + 52, 4))
