@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane import auth, custodian, sender, wire
-from paceline.dataplane.bits import bit
+from paceline.dataplane.bits import NO_BITS, bit
 from paceline.live import sockets, udp
 
 MS = 1_000_000
@@ -174,7 +174,7 @@ class Workers:
         while sender.poll_transmit(self.senders, i, packet, now_ns):
             chunk = int(packet.chunk)
             packet.priority = self.priority
-            packet.custodian = custodian.custodian_for(chunk, len(self.racks), 0)
+            packet.custodian = custodian.custodian_for(chunk, len(self.racks), NO_BITS, 0)
             self.values[0] = contribution(self.job, i, chunk, self.count)
             self._send(i, self._switch_for(i, chunk))
         if self.custodians.state[i].timer_ns <= now_ns:
@@ -224,21 +224,19 @@ class Workers:
         packet, now_ns = self.header[0], time.monotonic_ns()
         kind, chunk = int(packet.kind), int(packet.chunk)
         if kind == wire.RESULT:
-            mine = custodian.custodian_for(chunk, len(self.racks), 0) == i
+            mine = custodian.custodian_for(chunk, len(self.racks), NO_BITS, 0) == i
             if mine and not self.pool:
                 custodian.keep_result(self.custodians, i, packet, self.values, 0, now_ns)
             if sender.handle_result(self.senders, i, packet, now_ns) == sender.NEW:
                 self.results[i][chunk] = self.values[0].tobytes()
         elif kind == wire.PULL:
-            if not custodian.is_asked(packet, self.racks[i], self.senders.state[i].mask):
-                return
-            if sender.holds_result(self.senders, i, chunk):
+            if sender.handle_pull(self.senders, i, packet) == sender.ANSWER_IT:
                 packet.kind, packet.worker, packet.count = wire.ANSWER, i, self.count
                 packet.rack = self.racks[i]
                 self.values[0] = np.frombuffer(self.results[i][chunk], dtype=np.int32)
                 self._send(i, self.addresses[packet.custodian])
-            else:
-                sender.resend(self.senders, i, chunk)
+        elif kind == wire.ACK:
+            sender.handle_ack(self.senders, i, packet, now_ns)
         else:
             verdict = custodian.handle_packet(self.custodians, i, packet, self.values, 0, now_ns)
             packet.custodian = i

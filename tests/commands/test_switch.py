@@ -1,0 +1,114 @@
+"""`paceline switch` as a process: what it prints, how it ends, what it refuses."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.workers import Workers, ask
+
+START_S = 240
+PACELINE = [sys.executable, "-c", "from paceline.cli import main; main()"]
+
+
+@contextmanager
+def process(*words: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A running switch and its control port."""
+    command = [
+        *PACELINE,
+        "switch",
+        "--listen",
+        "127.0.0.1:0",
+        "--log-json",
+        *words,
+    ]
+    made = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert made.stderr is not None
+        told = []
+        for line in made.stderr:
+            told.append(line)
+            if line.startswith("{") and json.loads(line)["event"] == "listening":
+                break
+        assert "listening" in told[-1], told
+        yield made, json.loads(told[-1])["port"]
+    finally:
+        made.kill()
+        made.communicate(timeout=30)
+
+
+def _events(made: "subprocess.Popen[str]") -> list[dict[str, object]]:
+    _, text = made.communicate(timeout=60)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_it_serves_a_job_and_sigterm_ends_it_when_the_job_has_left() -> None:
+    with process("--memory", "4MiB", "--mtu", "1500", "--drop", "0.01") as (made, port):
+        workers = Workers([port], [0, 0], count=352)
+        workers.run(100)
+        workers.check(100)
+        made.send_signal(signal.SIGTERM)
+        workers.run(120)
+        workers.check(120)
+        workers.leave()
+        workers.close()
+        events = _events(made)
+        assert made.returncode == 0
+        assert [event["event"] for event in events] == [
+            "admitted", "bound", "bound", "draining", "left", "ended",
+        ]  # fmt: skip
+
+
+def test_its_exit_code_says_that_jobs_were_left() -> None:
+    with process("--drain-timeout", "0.2") as (made, port):
+        ask(port, "POST", "/v1/jobs", {"name": "stays", "workers": 1})
+        made.send_signal(signal.SIGTERM)
+        events = _events(made)
+        assert made.returncode == 3
+        assert events[-1]["jobs"] == 1
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with process("--drain-timeout", "600") as (made, port):
+        ask(port, "POST", "/v1/jobs", {"name": "stays", "workers": 1})
+        made.send_signal(signal.SIGINT)
+        assert made.stderr is not None
+        for line in made.stderr:
+            if json.loads(line)["event"] == "draining":
+                break
+        made.send_signal(signal.SIGTERM)
+        made.communicate(timeout=60)
+        assert made.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--policy", "best"], "--policy: unknown policy 'best'"),
+        (["--listen", "nonsense:x"], "--listen: 'nonsense:x' is not HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], "--listen: 0.0.0.0 can be reached from outside: give --token-file"),
+        (["--token-file", "missing"], "missing: cannot be read: No such file"),
+        (["--memory", "lots"], "--memory: 'lots' is not a size"),
+        (["--mtu", "50"], "an MTU of 50 leaves no room"),
+        (["--pcap", "/nowhere/x.pcap"], "/nowhere/x.pcap: cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], told: str, tmp_path: Path) -> None:
+    command = [*PACELINE, "switch", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_token_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("short\n")
+    command = [*PACELINE, "switch", "--token-file", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+    assert (ended.returncode, "at least 16 printable" in ended.stderr) == (2, True)
