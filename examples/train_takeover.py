@@ -3,13 +3,17 @@
     torchrun --standalone --nproc-per-node 4 examples/train_takeover.py --slow-factor 2.5
 
 Each layer's computation is stretched by a sleep, as on a device that the process waits for; on the slow rank it
-sleeps `--slow-factor` times as long. `--backend paceline` sums over Paceline's own process group.
+sleeps `--slow-factor` times as long. `--backend paceline` sums over Paceline's own process group. Under
+`paceline run` it tells its progress; `--train with` or `--train without` trains once only.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,6 +50,14 @@ def throttle(model: nn.Module, micro_batch_s: float) -> None:
         layer.register_forward_hook(lambda *_: time.sleep(micro_batch_s / len(layers)))
 
 
+def tell(**progress: Any) -> None:
+    """A line for `paceline run`, if it is there to read it."""
+    path = os.environ.get("PACELINE_STATUS")
+    if path and dist.get_rank() == 0:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(progress) + "\n")
+
+
 def train(options: argparse.Namespace, help: bool) -> tuple[list[float], nn.Module, list[Report]]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = build(options.seed)
@@ -60,7 +72,7 @@ def train(options: argparse.Namespace, help: bool) -> tuple[list[float], nn.Modu
 
     takeover = Takeover(model, help=help)
     seconds, reports = [], []
-    for _ in range(options.steps):
+    for step in range(options.steps):
         batch = torch.randperm(SAMPLES, generator=order)[: ranks * options.micro_batches * options.size]
         mine = batch.view(ranks, options.micro_batches, options.size)[rank]
         began = time.monotonic()
@@ -68,6 +80,11 @@ def train(options: argparse.Namespace, help: bool) -> tuple[list[float], nn.Modu
         takeover.reduce()
         optimizer.step()
         seconds.append(time.monotonic() - began)
+        progress = {"iteration": step + 1, "rate": 1 / seconds[-1], **takeover.as_progress()}
+        tell(**progress, **({"path": "ring"} if options.backend == "gloo" else {}))
+    x, y = sample(list(range(256)))
+    with torch.no_grad():
+        tell(**progress, loss=float(nn.functional.mse_loss(model(x), y)))
     dist.barrier()
     takeover.close()
     return seconds, model, reports
@@ -87,6 +104,7 @@ def main() -> None:
     parser.add_argument("--slow-rank", type=int, default=-1, help="default: the last")
     parser.add_argument("--slow-factor", type=float, default=2.5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--train", choices=("both", "with", "without"), default="both")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -95,6 +113,12 @@ def main() -> None:
     dist.init_process_group(options.backend)
     options.slow_rank %= dist.get_world_size()
 
+    if options.train != "both":
+        seconds, _, _ = train(options, help=options.train == "with")
+        if dist.get_rank() == 0:
+            print(f"iteration {options.train} takeover {1e3 * statistics.median(seconds[1:]):.1f} ms")
+        dist.destroy_process_group()
+        return
     without_s, reference, _ = train(options, help=False)
     with_s, model, reports = train(options, help=True)
     difference = max(

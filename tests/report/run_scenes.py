@@ -123,7 +123,11 @@ def _sample(store: Store, second: int, slow: float) -> None:
         )
         store.insert(
             "switch_samples", time=when, job="alpha", slots_in_use=40.0 + 5 * (second % 3), preemptions=second * 2.0,
-            figures={},
+            figures={
+                f"paceline_arrival_lag_seconds_{what},worker={worker}": value * second
+                for worker in range(4)
+                for what, value in (("sum", 2.0 if worker == 3 else 0.1), ("count", 100.0))
+            },
         )  # fmt: skip
     if second > 11:
         store.insert(

@@ -33,7 +33,8 @@ def test_times_are_counted_from_arrival(runs: tuple[Path, Path]) -> None:
 def test_spans_of_paths_and_stragglers(runs: tuple[Path, Path]) -> None:
     run = read_run(runs[1])
     alpha = [(span.what, span.start_s, span.end_s) for span in run.paths if span.job == "alpha"]
-    assert alpha == [("switch", 1.0, 6.0), ("custodian", 6.0, 9.0), ("switch", 9.0, 10.0)]
+    assert alpha == [("switch", 0.5, 6.0), ("custodian", 6.0, 9.0), ("switch", 9.0, 10.0)]
+    assert run.lags_s == {"alpha": {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.02}}
     (slow,) = run.stragglers
     assert (slow.job, slow.what, slow.start_s, slow.end_s) == ("alpha", "rank 3", 3.0, 7.0)
     assert slow.reason == "rank 1 is done and helps rank 3"
@@ -48,7 +49,7 @@ def test_the_page_stands_alone_and_says_why(runs: tuple[Path, Path], tmp_path: P
     assert "<script src=" not in text
     for wanted in (
         "needs two servers", "gamma arrived", "no answer for 3 round trips", "rank 1 is done and helps rank 3",
-        "switch &gt; custodian &gt; switch", "preemptions", "waits for s0", "alpha 42",
+        "switch &gt; custodian &gt; switch", "preemptions", "waits for s0", "alpha 42", "<td>worker 3</td>",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert "&lt;s2&gt; &amp; gone" in text, "what others wrote is text, not markup"

@@ -1,6 +1,7 @@
 """The report of one run: a page that stands alone. What happened, and what each decision was based on."""
 
 import datetime
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,17 @@ def _add_stragglers(page: Page, run: RunData) -> None:
             ("from, s", "to, s", "job", "who", "reason"),
             [(round(s.start_s, 1), round(s.end_s, 1), s.job, s.what, s.reason) for s in run.stragglers],
         )
+    rows = []
+    for job, lags in run.lags_s.items():
+        last = max(lags, key=lambda worker: lags[worker])
+        others = [lag for worker, lag in lags.items() if worker != last]
+        median = statistics.median(others) if others else None
+        rows.append((job, f"worker {last}", lags[last] * 1e3, None if median is None else median * 1e3))
+    if rows:
+        page.text(
+            "As the switch saw it: how long after the first contribution to a chunk a worker's came, on average."
+        )
+        page.table(("job", "latest worker", "its lag, ms", "median of the others, ms"), rows)
     helped = {name: count for name, count in taken.items() if count}
     if helped:
         told = ", ".join(f"{name} {count}" for name, count in helped.items())

@@ -7,7 +7,7 @@ into seconds since the run began.
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from paceline.errors import UserError
 
 FILE = "run.sqlite"
 VERSION = 1
+LAG = "paceline_arrival_lag_seconds"
 Row = dict[str, Any]
 _TABLES = {
     "servers": "position", "jobs": "position", "attempts": "intended, rowid", "placements": "start, rowid",
@@ -136,28 +137,53 @@ class RunData:
 
     @cached_property
     def paths(self) -> list[Span]:
-        """Over which path each job's gradients went, and when."""
-        return list(self._spans(lambda row: (row["path"] or "", "")))
+        """Over which path each job's gradients went; the first that an attempt tells holds from its start."""
+        return [
+            span
+            for each in self.tries
+            for span in self._spans(each, lambda row: (row["path"] or "", ""), True)
+        ]
 
     @cached_property
     def stragglers(self) -> list[Span]:
         """Who was slow, in a job's own words: the keys `straggler` and `straggler_reason` of its progress."""
-        return list(self._spans(_straggler_of))
+        return [span for each in self.tries for span in self._spans(each, _straggler_of, False)]
 
-    def _spans(self, told: Any) -> Iterator[Span]:
-        ends = {try_.job: try_.end_s for try_ in self.tries}
-        by_job: dict[str, list[tuple[float, str, str]]] = {}
+    @cached_property
+    def _samples_by_attempt(self) -> dict[tuple[str, int], list[Row]]:
+        found: dict[tuple[str, int], list[Row]] = {}
         for row in self.samples:
-            by_job.setdefault(row["job"], []).append((self.at(row["time"]), *told(row)))
-        for job, seen in by_job.items():
-            begin = 0
-            for i in range(1, len(seen) + 1):
-                if i < len(seen) and seen[i][1] == seen[begin][1]:
-                    continue
-                if seen[begin][1]:
-                    end_s = seen[i][0] if i < len(seen) else max(ends.get(job, 0.0), seen[-1][0])
-                    yield Span(job, seen[begin][0], end_s, seen[begin][1], seen[begin][2])
-                begin = i
+            found.setdefault((row["job"], row["attempt"]), []).append(row)
+        return found
+
+    def _spans(
+        self, each: Attempt, told: Callable[[Row], tuple[str, str]], from_start: bool
+    ) -> Iterator[Span]:
+        rows = self._samples_by_attempt.get((each.job, each.number), [])
+        # A planner looks now and then: it may hear the last word of an attempt after its end.
+        seen = [(min(max(self.at(row["time"]), each.start_s), each.end_s), *told(row)) for row in rows]
+        begin = 0
+        for i in range(1, len(seen) + 1):
+            if i < len(seen) and seen[i][1] == seen[begin][1]:
+                continue
+            if seen[begin][1]:
+                start_s = each.start_s if from_start and begin == 0 else seen[begin][0]
+                end_s = seen[i][0] if i < len(seen) else each.end_s
+                yield Span(each.job, start_s, end_s, seen[begin][1], seen[begin][2])
+            begin = i
+
+    @cached_property
+    def lags_s(self) -> dict[str, dict[int, float]]:
+        """How long after the first a worker's contributions reached the switch, on average, by job and worker."""
+        last = {row["job"]: row["figures"] for row in self.switch_samples if row["job"] is not None}
+        found: dict[str, dict[int, float]] = {}
+        for job, figures in last.items():
+            for key, total_s in figures.items():
+                name, _, worker = key.partition(",worker=")
+                count = figures.get(f"{LAG}_count,worker={worker}", 0)
+                if name == f"{LAG}_sum" and worker.isdigit() and count:
+                    found.setdefault(job, {})[int(worker)] = total_s / count
+        return found
 
     def figure_of(self, job: Row, key: str) -> Any:
         """A figure of the job's last progress, e.g. its loss."""
