@@ -12,6 +12,7 @@ an error.
 Knows nothing of torch: arrays are NumPy's, and ranks meet through a `Rendezvous` (a key-value store).
 """
 
+import functools
 import mmap
 import os
 import select
@@ -66,7 +67,7 @@ class HostReduceError(RuntimeError):
         self.rank = rank
 
 
-class HostMemoryUnavailable(RuntimeError):
+class HostMemoryError(RuntimeError):
     """These ranks cannot share memory; every one of them is told so, with the reason."""
 
 
@@ -117,6 +118,8 @@ class HostGroup:
         memory, fd, trouble = None, -1, "" if sync.supported() else "this machine's futex call is not known"
         try:
             if self.rank == 0:
+                if self.ranks > 1:
+                    warm_up()  # compiled code is saved before the others ask for it: one compiles, not all
                 fd = os.memfd_create("paceline", os.MFD_CLOEXEC)
                 os.ftruncate(fd, self._size()[1])
                 rendezvous.set("memory", f"/proc/{os.getpid()}/fd/{fd}")
@@ -133,7 +136,7 @@ class HostGroup:
             os.close(fd)
         for rank, answer in enumerate(answers):
             if not answer.isdigit():
-                raise HostMemoryUnavailable(f"rank {self.names[rank]} cannot share memory: {answer}")
+                raise HostMemoryError(f"rank {self.names[rank]} cannot share memory: {answer}")
         assert memory is not None
         return memory, [int(answer) for answer in answers]
 
@@ -262,6 +265,25 @@ class HostGroup:
             os.close(fd)
         for lock in self._locks:
             lock.release()
+
+
+class _Alone(dict[str, str]):
+    """A rendezvous of one."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def get(self, key: str) -> str:  # type: ignore[override]
+        return self[key]
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compile, or load, what float32 reductions need."""
+    group = HostGroup(0, 1, _Alone(), piece=16)
+    group.all_reduce(np.zeros(1, np.float32), "float32")
+    group.all_reduce(np.zeros(20, np.float32), "float32")
+    group.close()
 
 
 def _ended(pidfd: int) -> bool:

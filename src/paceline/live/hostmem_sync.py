@@ -75,20 +75,21 @@ def missing(words: WORDS, ranks: int, turn: int) -> int:
 
 @compiled
 def gone(words: WORDS, fds: FDS, fds_address: int, ranks: int, turn: int) -> int:
-    """The first rank that will never reach barrier `turn` (it left, or its process ended), or -1."""
+    """A rank that will never reach barrier `turn`, or -1: one whose process ended, else one that left.
+
+    In this order, since whoever notices a death leaves: all are to name the same rank.
+    """
+    left = -1
     for rank in range(ranks):
         line = RANKS + rank * LINE
         if np.int32(np.int32(load(words, line + ARRIVED)) - np.int32(turn)) >= 0:
             continue
-        if load(words, line + LEFT) != 0:
+        pollfd = fds_address + 8 * rank
+        if fds[2 * rank] >= 0 and poll(pollfd, 1, 0) > 0 and (fds[2 * rank + 1] >> 16) & _POLLIN:
             return rank
-        if (
-            fds[2 * rank] >= 0
-            and poll(fds_address + 8 * rank, 1, 0) > 0
-            and (fds[2 * rank + 1] >> 16) & _POLLIN
-        ):
-            return rank
-    return -1
+        if left < 0 and load(words, line + LEFT) != 0:
+            left = rank
+    return left
 
 
 @compiled

@@ -1,1 +1,35 @@
-"""PyTorch: the `paceline` backend of `torch.distributed`, and what builds on it."""
+"""PyTorch: the `paceline` backend of `torch.distributed`, and what builds on it.
+
+    import paceline.torch
+    torch.distributed.init_process_group("paceline")
+
+Importing this registers the backend; it costs little, since everything else is imported when a group is made.
+"""
+
+from typing import Any
+
+import torch.distributed
+
+BACKEND = "paceline"
+
+
+def register() -> None:
+    """Make `paceline` known to torch; also the entry point that `import torch` calls by itself."""
+    if torch.distributed.is_available() and BACKEND.upper() not in torch.distributed.Backend._plugins:
+        torch.distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, backend_options: Any = None) -> Any:
+    from paceline.torch.process_group import create
+
+    return create(options, backend_options)
+
+
+def status() -> list[dict[str, Any]]:
+    """What the groups of this process do: path, counters, the latest events."""
+    from paceline.torch.process_group import GROUPS
+
+    return sorted((group.status() for group in GROUPS), key=lambda shown: str(shown["group"]))
+
+
+register()

@@ -1,0 +1,58 @@
+"""Which reducer a group gets: alone, one host, or several workers with or without a switch."""
+
+from typing import Any
+
+from paceline.live.hostmem import HostGroup, HostMemoryError, host_identity
+from paceline.torch.host_reducer import HostReducer, InnerReducer, LoneReducer
+from paceline.torch.journal import Journal
+from paceline.torch.reduction import Reducer
+from paceline.torch.rendezvous import Keys, Place, find_place
+from paceline.torch.settings import Settings
+
+
+def make_reducer(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    settings: Settings,
+    journal: Journal,
+    name: str,
+    inner: Any,
+) -> Reducer:
+    """Meet the other ranks of the group and build what fits; `inner` is the group over Gloo."""
+    if size == 1:
+        return LoneReducer()
+    keys = Keys(store, "paceline/", timeout_s)
+    place = find_place(keys.part("place/"), rank, size, host_identity(), settings.host_reduce)
+    host = _share_memory(keys, place, journal) if len(place.local) > 1 else None
+    if place.workers < size:
+        whole = host is not None or len(place.local) == 1
+        agreed = find_place(keys.part("agreed/"), rank, size, host_identity(), whole)
+        if agreed.workers != place.workers:
+            # One host of several could not share: then none does, so that all see the same workers.
+            if host is not None:
+                host.close()
+            host, place = None, agreed
+    if host is not None and place.workers == 1:
+        _say_one_host(settings, journal, place)
+        return HostReducer(host, journal)
+    if host is not None:
+        host.close()
+    journal.change("gloo", f"the group has {place.workers} workers", bad=True)
+    return InnerReducer(inner)
+
+
+def _share_memory(keys: Keys, place: Place, journal: Journal) -> HostGroup | None:
+    local = keys.part(f"memory/{place.worker}/")
+    try:
+        return HostGroup(place.local_rank, len(place.local), local, place.local)
+    except HostMemoryError as error:
+        journal.change("no_shared_memory", str(error), bad=True)
+        return None
+
+
+def _say_one_host(settings: Settings, journal: Journal, place: Place) -> None:
+    where = f"the {place.ranks} ranks of this group are on one host and reduce in its memory"
+    switch = f"; the switch {settings.switch} is not needed for that" if settings.switch else ""
+    journal.change("host", where + switch, quiet=place.rank != 0)
