@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from paceline.dataplane.memory import AGGREGATOR
 from paceline.errors import UserError
 from paceline.live.control import ControlPlane
 from paceline.live.events import Events
@@ -16,7 +17,7 @@ from paceline.live.metrics import samples
 from paceline.live.switchd import LIVE_POLICIES, LiveSwitch, SwitchOptions
 from tests.live.workers import Workers, ask
 
-ROW_BYTES = 56 + 4 * 64
+ROW_BYTES = AGGREGATOR.itemsize + 4 * 64
 
 
 class Running:

@@ -68,6 +68,7 @@ class Workers:
         priority: int = 100,
         token: str = "",
         admission: dict[str, Any] | None = None,
+        record: int = 0,
     ) -> None:
         self.ports, self.racks, self.count, self.priority, self.token = (
             list(ports),
@@ -104,6 +105,9 @@ class Workers:
         self.values = np.zeros((1, count), dtype=np.int32)
         self.results: list[dict[int, bytes]] = [{} for _ in racks]
         self.forged = 0
+        self.recorded: list[tuple[int, bytes]] = []
+        """The first packets sent, up to `record` of them: worker and bytes."""
+        self.record = record
         self._hire(span, window)
 
     def bind(self, worker: int, udp_port: int) -> None:
@@ -195,6 +199,8 @@ class Workers:
 
     def _send(self, i: int, destination: Any) -> None:
         data = self.sealed(self.header[0], self.values[0])
+        if len(self.recorded) < self.record:
+            self.recorded.append((i, data.tobytes()))
         start = udp.room_for(self.outbox, len(data))
         if start < 0:
             udp.flush(self.sockets[i].fd, self.outbox)

@@ -14,7 +14,7 @@ import numpy as np
 from paceline.dataplane.auth import is_genuine, seal
 from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.dataplane.switch import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
-from paceline.dataplane.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, PULL, RESULT, decode_at, encode_at
+from paceline.dataplane.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, decode_at, encode_at
 from paceline.live import pcap
 from paceline.live.fault_injection import HOLD_NS, copies, is_on, misplace
 from paceline.live.libc import memcpy
@@ -139,9 +139,11 @@ def _is_from_its_sender(shard: Shard, packet: Any, source: Any) -> bool:
         for rack in range(shard.jobs[packet.job].racks):
             found |= _rack_address(shard, packet, rack) == source
         return bool(found)
-    # What a custodian sends bears its own number there, and the worker it is about in `worker`.
-    sender = packet.custodian if RESULT <= packet.kind <= PULL else packet.worker
-    if shard.members[packet.job, sender].address == source:
+    # What a custodian sends bears its number in `custodian`, and the worker it is about in `worker`.
+    members = shard.members
+    if members[packet.job, packet.worker].address == source:
+        return True
+    if members[packet.job, packet.custodian].address == source:
         return True
     return bool(shard.jobs[packet.job].racks > 1 and _upper_address(shard, packet) == source)
 

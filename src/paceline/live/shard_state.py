@@ -35,42 +35,20 @@ DROP_EPOCH_JUMP = DROP_JOB + 5
 DROP_REPLAY = DROP_JOB + 6
 DROP_UNBOUND = DROP_JOB + 7
 DROP_NO_ROOM = DROP_JOB + 8
-DROP_REASONS = (
-    *(name.replace(" ", "_") for name in wire.ERROR_NAMES),
-    "unknown_job",
-    "bad_tag",
-    "wrong_source",
-    "bad_place",
-    "bad_size",
-    "epoch_jump",
-    "replayed",
-    "nobody_there",
-    "send_buffer_full",
-)
-DROP_MEANINGS = (
-    "never counted",
-    "shorter than a header",
-    "not a packet of ours",
-    "another version of the protocol",
-    "a message that does not exist",
-    "a flag that does not exist",
-    "more elements than any packet has",
-    "shorter or longer than it says",
-    "a fan-in that no job can have",
-    "a rack or level that no job can have",
-    "a contribution of nobody",
-    "a chunk number out of range",
-    "a job that is not admitted here",
-    "its tag is not that of its job's key: forged or damaged",
-    "not from the address that is bound to its sender",
-    "a worker, custodian, rack or fan-in that its job does not have",
-    "more elements than this switch's memory is wide",
-    f"an epoch more than {EPOCH_JUMP_MAX} ahead of its job's",
-    f"a contribution more than {CHUNK_WINDOW} chunks behind its job's newest",
-    "for a worker, rack or upper switch that has no address yet",
-    "the kernel had no room to send it",
-)
-assert len(DROP_REASONS) == len(DROP_MEANINGS) == DROP_NO_ROOM + 1
+OWN_DROPS = {
+    "unknown_job": "a job that is not admitted here",
+    "bad_tag": "its tag is not that of its job's key: forged or damaged",
+    "wrong_source": "not from the address that is bound to its sender",
+    "bad_place": "a worker, custodian, rack or fan-in that its job does not have",
+    "bad_size": "more elements than this switch's memory is wide",
+    "epoch_jump": f"an epoch more than {EPOCH_JUMP_MAX} ahead of its job's",
+    "replayed": f"a contribution more than {CHUNK_WINDOW} chunks behind its job's newest",
+    "nobody_there": "for a worker, rack or upper switch that has no address yet",
+    "send_buffer_full": "the kernel had no room to send it",
+}
+"""Why a shard drops a packet before, or after, the core has seen it; the codes follow those of decoding."""
+DROP_REASONS = (*(name.replace(" ", "_") for name in wire.ERROR_NAMES), *OWN_DROPS)
+assert len(DROP_REASONS) == DROP_NO_ROOM + 1
 
 CELLS = np.dtype(
     [
