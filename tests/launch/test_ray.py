@@ -9,6 +9,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.launch import ray as launcher_module
 from paceline.launch import session
+from paceline.launch.ray_nodes import nodes_of
 from tests.launch.scenes import (
     Quiet,
     Scene,
@@ -180,7 +181,7 @@ def test_nodes_are_named_by_what_only_they_have() -> None:
             "NodeManagerHostname": f"h{address}",
         }
 
-    found = launcher_module.nodes_of(
+    found = nodes_of(
         [
             row("1", CPU=4, big=1, shared=1),
             row("2", CPU=8, GPU=2, shared=1),

@@ -49,8 +49,8 @@ def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path) -> None:
     try:
         again = switches.start(store, here_only=True, command=_stand_in)
         assert (again.address, again.token, again.folder) == (first.address, first.token, first.folder)
-        first.poll(1.0)
-        first.poll(1.5)
+        first.poll(1.0, store.event)
+        first.poll(1.5, store.event)
         rows = {row["job"]: row for row in store.switch_samples()}
         assert set(rows) == {None, "a"}
         assert (rows["a"]["slots_in_use"], rows["a"]["preemptions"]) == (7.0, 4.0)
@@ -58,8 +58,8 @@ def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path) -> None:
     finally:
         first.stop()
     assert_nothing_left("abc-switch")
-    first.poll(9.0)
-    first.poll(19.0)
+    first.poll(9.0, store.event)
+    first.poll(19.0, store.event)
     assert [event["kind"] for event in store.events()] == ["switch"]
     # The next one takes the address and the token that the jobs know.
     later = switches.start(store, here_only=True, command=_stand_in)

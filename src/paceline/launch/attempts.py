@@ -13,7 +13,7 @@ from typing import Any
 from paceline.launch.environment import job_environment
 from paceline.launch.jobs import RunJob
 from paceline.launch.progress import Progress, Tail
-from paceline.launch.protocol import Launcher, Observation, Open, RefusedError, Share, Task
+from paceline.launch.protocol import GoneError, Launcher, Observation, Open, RefusedError, Share, Task
 from paceline.launch.replan import Decision
 from paceline.launch.store import Store
 from paceline.schedule.cluster import Cluster
@@ -172,6 +172,9 @@ class Attempts:
                 self.launcher.release(task, watched.handle)
             except RefusedError as refusal:
                 self._end(watched, "failed", None, str(refusal), now)
+                continue
+            except GoneError as gone:
+                self._end(watched, "lost", None, str(gone), now)
                 continue
             watched.state, watched.since = "released", now
             self.store.update_attempt(task.job, task.attempt, state="released", released=now)

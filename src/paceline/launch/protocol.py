@@ -21,6 +21,10 @@ class UnreachableError(Exception):
     """The engine does not answer now; nothing is known about its jobs. Ask again later."""
 
 
+class GoneError(Exception):
+    """A server of the attempt is no longer there: it has to be placed anew."""
+
+
 class RefusedError(Exception):
     """The engine answered that it will not run this; asking again would not help."""
 

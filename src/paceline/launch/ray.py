@@ -15,14 +15,14 @@ import os
 import socket
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch.environment import rank_environments
+from paceline.launch.environment import FIRST_PORT, PORTS, rank_environments
 from paceline.launch.protocol import (
     FoundServer,
+    GoneError,
     Handle,
     Observation,
     Open,
@@ -31,47 +31,13 @@ from paceline.launch.protocol import (
     Task,
     UnreachableError,
 )  # fmt: skip
+from paceline.launch.ray_nodes import Node, nodes_of
 
 NAMESPACE = "paceline"
 PIN = 0.001
 ANSWER_S = 10.0
 UNBORN_S = 60.0
 """So long a group may be there without its actor answering."""
-FIRST_PORT, PORTS = 20_000, 20_000
-_COMMON = ("CPU", "GPU", "memory", "object_store_memory")
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node that can be a server: how it is pinned, and what it offers."""
-
-    name: str
-    pin: str
-    kind: str
-    slots: int
-    address: str
-
-
-def nodes_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Node]:
-    """The nodes by every name they can be called by, from what Ray tells of them; a name is one node's alone."""
-    alive = [row for row in rows if row["Alive"]]
-    holders: dict[str, int] = {}
-    for row in alive:
-        for resource in row["Resources"]:
-            holders[resource] = holders.get(resource, 0) + 1
-    found: dict[str, Node] = {}
-    for row in alive:
-        offered, address = row["Resources"], str(row["NodeManagerAddress"])
-        kind = "GPU" if offered.get("GPU") else "CPU"
-        slots = int(offered.get(kind, 0))
-        own = sorted(r for r in offered if holders[r] == 1 and r not in _COMMON and ":" not in r)
-        names = [(name, name) for name in own]
-        if holders.get(f"node:{address}") == 1:
-            names += [(address, f"node:{address}"), (str(row["NodeManagerHostname"]), f"node:{address}")]
-        for name, pin in names:
-            if slots:
-                found.setdefault(name, Node(name, pin, kind, slots, address))
-    return found
 
 
 class RayCluster:
@@ -157,7 +123,7 @@ class RayCluster:
         known = self._nodes()
         missing = [name for name in task.servers if name not in known]
         if missing:
-            raise UnreachableError(f"node {missing[0]} is gone")
+            raise GoneError(f"node {missing[0]} is gone")
         handle = {
             "group": f"paceline-{task.token}",
             "actors": [f"paceline-{task.token}-{i}" for i in range(len(task.shares))],

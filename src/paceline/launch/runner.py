@@ -7,58 +7,22 @@ given. `run` returns the exit code: 0 all done, 1 some job failed, 130 interrupt
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Protocol
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, UserError
 from paceline.launch.attempts import Attempts, Ended, write_remaining
 from paceline.launch.jobs import RunJob
 from paceline.launch.protocol import Launcher, UnreachableError
 from paceline.launch.replan import Outlook, Running, plan_now
-from paceline.launch.store import Row, Store
+from paceline.launch.run_settings import DEFAULTS, Settings, SwitchLink, Watcher
+from paceline.launch.store import Store
 from paceline.schedule.cluster import Cluster
 from paceline.schedule.contention import Model
-from paceline.schedule.plans import Objective
 from paceline.schedule.policies import Policy
 
 EXIT_INTERRUPTED = 130
 FINAL = ("done", "failed", "stopped")
-
-
-class Watcher(Protocol):
-    """Whoever looks on: a table, lines on stderr, a test."""
-
-    def event(self, row: Row) -> None: ...
-
-    def tick(self, store: Store, now: float) -> None: ...
-
-
-class SwitchLink(Protocol):
-    """The switch of a run, as the loop needs it."""
-
-    address: str
-    token: str
-
-    def poll(self, now: float) -> None: ...
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How patient the loop is."""
-
-    objective: Objective = "makespan"
-    grace_s: float = 5.0
-    servers_every_s: float = 2.0
-    patience_s: float = 60.0
-    """How long jobs that no longer fit wait for servers to come back, once nothing else is left to do."""
-    unreachable_limit_s: float = 600.0
-    losses_max: int = 5
-    """So many servers may be lost under one job before it counts as failed."""
-
-
-DEFAULTS = Settings()
 
 
 class Runner:
@@ -152,7 +116,7 @@ class Runner:
             self.attempts.advance(now)
         self._give_up_stuck(now)
         if self.switch is not None:
-            self.switch.poll(now)
+            self.switch.poll(now, self.tell)
 
     def _arrivals(self, now: float) -> None:
         for row in self.store.jobs():

@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from paceline.errors import UserError
 from paceline.launch import lock, switches
 from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.protocol import Launcher, UnreachableError
 from paceline.launch.replan import check_policy
-from paceline.launch.runner import Runner, Settings, Watcher
+from paceline.launch.run_settings import Settings, Watcher
+from paceline.launch.runner import Runner
 from paceline.launch.store import FILE, Store
 from paceline.schedule import planning
 from paceline.schedule.compiled import announce
@@ -90,6 +91,7 @@ def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> Non
     for name in (run_job.job.name for run_job in jobs):
         if "/" in name or name.startswith("."):
             raise UserError(f"job {name!r}: a name becomes a folder, so no slash in it", place=str(jobs_file))
+    source.problem([run_job.job for run_job in jobs])
     # Before the clock of the arrivals starts: the first time ever it compiles.
     announce()
     planning.warm()
@@ -148,14 +150,10 @@ def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> i
             runner = Runner(
                 store, launcher, source.file.cluster(), Model.from_file(source.file), jobs,
                 by_name(request.policy, seed=request.seed), watcher,
-                Settings(_objective(request), request.grace_s, patience_s=request.patience_s), switch,
+                Settings(cast(Objective, request.objective), request.grace_s, patience_s=request.patience_s), switch,
             )  # fmt: skip
             with (stopper or Stopper()).stops(runner):
                 return runner.run()
-
-
-def _objective(request: Request) -> Any:
-    return request.objective
 
 
 @contextlib.contextmanager
@@ -168,11 +166,14 @@ def _switch(store: Store, request: Request) -> Iterator[switches.Switch | None]:
         return
     switch = switches.start(store, here_only=request.launcher == "local")
     store.event(time.time(), "switch", f"the run's switch answers at {switch.address}")
-    # A planner that dies leaves the switch to its jobs; one that ends takes it along.
+    # A planner that dies, or gives up waiting for its engine, leaves the switch to its jobs; one that ends
+    # takes it along.
     try:
         yield switch
-    finally:
+    except KeyboardInterrupt:
         switch.stop()
+        raise
+    switch.stop()
 
 
 class Stopper:

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.launch import slurm_commands as slurm
-from paceline.launch.environment import rank_environments
+from paceline.launch.environment import FIRST_PORT, PORTS, rank_environments
 from paceline.launch.protocol import FoundServer, Handle, Observation, Open, RefusedError, ServerState, Task
 from paceline.launch.slurm_commands import SlurmJob
 
-FIRST_PORT, PORTS = 20_000, 20_000
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 _LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "DEADLINE")
@@ -76,10 +75,11 @@ class Slurm:
         (folder / "hosts").write_text("\n".join(hosts) + "\n", encoding="utf-8")
         gpus = any(self._nodes[name].gpus for name in task.servers if name in self._nodes)
         answer = slurm.call(
-            "sbatch", "--parsable", "--hold", "--no-requeue", f"--job-name=pl-{task.job}", f"--comment={task.token}",
+            "sbatch", *self.options, "--parsable", "--hold", "--no-requeue", f"--job-name=pl-{task.job}",
+            f"--comment={task.token}",
             f"--nodelist={','.join(task.servers)}", f"--nodes={len(task.servers)}", f"--ntasks={task.world_size}",
             "--distribution=arbitrary", f"--chdir={task.workdir}", f"--output={folder}/batch.log",
-            "--export=ALL", *(["--gpus-per-task=1"] if gpus else []), *self.options, str(script),
+            "--export=ALL", *(["--gpus-per-task=1"] if gpus else []), str(script),
             env={"SLURM_HOSTFILE": str(folder / "hosts")},
         )  # fmt: skip
         return {"job": int(answer.strip().split(";")[0])}

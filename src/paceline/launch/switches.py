@@ -46,8 +46,8 @@ class Switch:
         self._polled = 0.0
         self._silent = False
 
-    def poll(self, now: float) -> None:
-        """Write a sample of every job's figures, at most once a second."""
+    def poll(self, now: float, tell: Callable[..., None]) -> None:
+        """Write a sample of every job's figures, at most once a second; tell when it falls silent."""
         if now - self._polled < POLL_EVERY_S:
             return
         self._polled = now
@@ -55,13 +55,11 @@ class Switch:
             text = _get(f"http://{self.address}/metrics", 1.0)
         except OSError as error:
             if not self._silent:
-                self.store.event(
-                    now, "switch", f"the switch {self.address} does not answer", reason=str(error)
-                )
+                tell(now, "switch", f"the switch {self.address} does not answer", reason=str(error))
             self._silent = True
             return
         if self._silent:
-            self.store.event(now, "switch", f"the switch {self.address} answers again")
+            tell(now, "switch", f"the switch {self.address} answers again")
         self._silent = False
         with self.store.transaction():
             for job, figures in samples_of(text).items():
@@ -118,6 +116,16 @@ def samples_of(text: str) -> dict[str | None, dict[str, float]]:
     return found
 
 
+def own_address() -> str:
+    """The address of this machine that others reach it by: that of its way out. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return socket.gethostbyname(socket.gethostname())
+        return str(probe.getsockname()[0])
+
+
 def attach(store: Store, address: str) -> Switch:
     """Use a switch that somebody else runs; its token comes from the environment, as for any agent."""
     host, _, port = address.rpartition(":")
@@ -142,7 +150,7 @@ def start(
     folders = sorted((store.folder / "switch").glob("[0-9]*"), key=lambda path: int(path.name))
     if known and folders and local.observe(folders[-1], _mark(store)).state == "running":
         return Switch(store, known["address"], known["token"], folders[-1])
-    host = "127.0.0.1" if here_only else socket.gethostbyname(socket.gethostname())
+    host = "127.0.0.1" if here_only else own_address()
     port = int(known["address"].rpartition(":")[2]) if known else processes.free_port()
     address = f"{host}:{port}"
     token = known.get("token") or secrets.token_hex(16)
