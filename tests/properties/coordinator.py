@@ -1,8 +1,8 @@
 """A small coordinator for tests: who leads, who carries what, in every epoch and iteration.
 
 It decides as a driver's coordinator does, only at random: any worker may be called a straggler, any micro-batch be
-taken over, any dead worker be adopted. What it must keep is what the core rests on: within an epoch and an iteration every
-worker's contribution is fixed, and together the contributions of the living are everyone's, each once.
+taken over, any dead worker be adopted. What it must keep is what the core rests on: within an epoch and an iteration
+every worker's contribution is fixed, and together the contributions of the living are everyone's, each once.
 """
 
 import random
