@@ -81,7 +81,9 @@ def train(options: argparse.Namespace, help: bool) -> tuple[list[float], nn.Modu
         optimizer.step()
         seconds.append(time.monotonic() - began)
         progress = {"iteration": step + 1, "rate": 1 / seconds[-1], **takeover.as_progress()}
-        tell(**progress, **({"path": "ring"} if options.backend == "gloo" else {}))
+        if options.backend == "gloo":
+            progress["path"] = "ring"
+        tell(**progress)
     x, y = sample(list(range(256)))
     with torch.no_grad():
         tell(**progress, loss=float(nn.functional.mse_loss(model(x), y)))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from paceline.torch.takeover import Report  # noqa: E402
 from paceline.torch.takeover_keeper import Keeper  # noqa: E402
 from paceline.torch.takeover_line import Line, TakeoverError  # noqa: E402
 from tests.torch.takeover_ranks import COUNTS, build, loss_of, micro_batches, reference  # noqa: E402
@@ -91,6 +93,19 @@ def test_a_lost_keeper_is_a_clear_error(tmp_path: Path) -> None:
     for result in found.values():
         assert "the keeper is lost" in result["error"]
         assert result["seconds"] < 30
+
+
+def test_a_straggler_is_named_with_its_figures_and_nobody_for_jitter() -> None:
+    shares = [[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 0, 1]]
+    slow = Report(1, 0, shares, [], [], 0, [0.01, 0.012, 0.025], 0.1)
+    assert slow.straggler() == (
+        2,
+        "a micro-batch takes it 25 ms, the others 11 ms; 2 of its 4 were taken over",
+    )
+    assert slow.taken_over == 2
+    assert slow.computed_by(1) == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 3)]
+    assert replace(slow, paces_s=[0.01, 0.012, 0.013]).straggler() is None
+    assert replace(slow, shares=[[0], [1], [2]]).straggler() is None
 
 
 def test_a_stranger_is_not_let_in() -> None:

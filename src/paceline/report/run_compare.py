@@ -78,7 +78,10 @@ def write_page(path: Path, first: RunData, second: RunData) -> None:
         if run.stragglers:
             page.table(
                 ("from, s", "to, s", "job", "who is slow", "reason"),
-                [(round(s.start_s, 1), round(s.end_s, 1), s.job, s.what, s.reason) for s in run.stragglers],
+                [
+                    (round(s.start_s, 1), round(s.end_s, 1), s.job, s.what.replace(" ", "\u00a0"), s.reason)
+                    for s in run.stragglers
+                ],
             )
     page.write(path)
 

@@ -165,7 +165,10 @@ def _add_stragglers(page: Page, run: RunData) -> None:
     else:
         page.table(
             ("from, s", "to, s", "job", "who", "reason"),
-            [(round(s.start_s, 1), round(s.end_s, 1), s.job, s.what, s.reason) for s in run.stragglers],
+            [
+                (round(s.start_s, 1), round(s.end_s, 1), s.job, s.what.replace(" ", "\u00a0"), s.reason)
+                for s in run.stragglers
+            ],
         )
     rows = []
     for job, lags in run.lags_s.items():

@@ -160,6 +160,9 @@ class RunData:
         self, each: Attempt, told: Callable[[Row], tuple[str, str]], from_start: bool
     ) -> Iterator[Span]:
         rows = self._samples_by_attempt.get((each.job, each.number), [])
+        if from_start:
+            # A line that says nothing about the path says nothing new.
+            rows = [row for row in rows if told(row)[0]]
         # A planner looks now and then: it may hear the last word of an attempt after its end.
         seen = [(min(max(self.at(row["time"]), each.start_s), each.end_s), *told(row)) for row in rows]
         begin = 0

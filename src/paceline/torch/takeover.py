@@ -16,6 +16,7 @@ import contextlib
 import os
 import secrets
 import socket
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -34,6 +35,8 @@ from paceline.torch.takeover_line import Line, TakeoverError
 __all__ = ["Report", "TakenOverError", "Takeover", "TakeoverError"]
 
 Gradient = list[Tensor | None]
+STRAGGLER_TIMES = 1.3
+"""A rank is called a straggler if a micro-batch takes it so many times as long as the others."""
 
 
 class TakenOverError(Exception):
@@ -66,10 +69,19 @@ class Report:
         """How many were computed by another rank than their own."""
         return sum(rank != owner for owner, share in enumerate(self.shares) for rank in share)
 
-    def slowest(self) -> int | None:
-        """The rank from which most was taken over; None: nothing was."""
+    def straggler(self) -> tuple[int, str] | None:
+        """The rank that is clearly slower than the others and was helped, and why it is taken for slow."""
         lost = [sum(by != owner for by in share) for owner, share in enumerate(self.shares)]
-        return lost.index(max(lost)) if any(lost) else None
+        if not any(lost) or len(self.paces_s) < 2:
+            return None
+        slow = max(range(len(lost)), key=lambda rank: self.paces_s[rank])
+        others = statistics.median(pace for rank, pace in enumerate(self.paces_s) if rank != slow)
+        if self.paces_s[slow] < STRAGGLER_TIMES * others or not lost[slow]:
+            return None
+        return slow, (
+            f"a micro-batch takes it {self.paces_s[slow] * 1e3:.3g} ms, the others {others * 1e3:.3g} ms; "
+            f"{lost[slow]} of its {len(self.shares[slow])} were taken over"
+        )
 
     def computed_by(self, rank: int) -> list[tuple[int, int]]:
         """The (owner, micro-batch) pairs in a rank's gradient."""
@@ -220,14 +232,9 @@ class Takeover:
     def as_progress(self) -> dict[str, Any]:
         """For a job's progress line, as `paceline run` keeps it and `paceline report` shows it."""
         told: dict[str, Any] = {"taken_over_total": self.taken_over_total}
-        slowest = self.last.slowest() if self.last is not None else None
-        if self.last is not None and slowest is not None:
-            why = (
-                e["reason"]
-                for e in self.last.reasons
-                if e["owner"] == slowest and e["micro_batch"] is not None
-            )
-            told.update(straggler=slowest, straggler_reason=next(why, ""))
+        straggler = self.last.straggler() if self.last is not None else None
+        if straggler is not None:
+            told["straggler"], told["straggler_reason"] = straggler
         return told
 
     def close(self) -> None:
