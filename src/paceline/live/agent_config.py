@@ -53,7 +53,7 @@ class AgentConfig:
     """The rack of each worker, where racks have switches of their own; empty: one rack."""
     timeout_s: float = 300.0
     """A reduction that takes longer ends with an error."""
-    silence_s: float = 0.4
+    silence_s: float = 1.0
     """A switch that answers nothing for this long, asked several times, is taken for dead."""
     window_bytes: int = 1 << 20
     """The most bytes that a worker has under way."""

@@ -21,7 +21,7 @@ from paceline.live.waiting import FOREVER_NS, now_ns, wait
 def step(loop: Loop) -> bool:
     """One turn; True if there is more to do at once."""
     control = loop.control[0]
-    fd = loop.waiter.cells[0].fd
+    fd = control.fd
     time_ns = now_ns(loop.waiter)
     if control.wish != 0:
         take_wish(loop, time_ns)
@@ -68,4 +68,4 @@ def run(loop: Loop) -> None:
     control = loop.control[0]
     while control.stop == 0 and control.left == 0:
         step(loop)
-    flush(loop.waiter.cells[0].fd, loop.outbox)
+    flush(loop.control[0].fd, loop.outbox)

@@ -137,11 +137,11 @@ def custodian_round(loop: Loop, now_ns: int) -> None:
     custody.handle_timeout(loop.custodians, 0, now_ns)
     while custody.poll_transmit(loop.custodians, 0, packet):
         if control.path == BY_SWITCH:
-            send_small(loop, packet, shard_of(loop, packet.chunk))
+            send_small(loop.out, packet, shard_of(loop, packet.chunk))
         elif packet.kind == PULL:
             for peer in range(control.workers):
                 if peer != control.worker:
-                    send_small(loop, packet, loop.peers[peer])
+                    send_small(loop.out, packet, loop.peers[peer])
             asked(loop, packet, now_ns)
 
 

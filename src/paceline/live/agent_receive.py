@@ -22,7 +22,15 @@ from paceline.dataplane.wire import (
     decode_at,
 )
 from paceline.live.agent_results import take_result
-from paceline.live.agent_send import HAS, LEAVES, acknowledge, give_result, send_answer, tell_done
+from paceline.live.agent_send import (
+    HAS,
+    LEAVES,
+    acknowledge,
+    give_result,
+    send_answer,
+    take_partial,
+    tell_done,
+)
 from paceline.live.agent_state import (
     ANSWERS,
     DROP_CHUNK,
@@ -38,7 +46,6 @@ from paceline.live.agent_state import (
     PULLS_HEARD,
     Loop,
 )
-from paceline.live.tensors_views import row_at
 
 _EPOCHS_AHEAD = 16
 """How far another worker's epoch may be ahead of ours."""
@@ -159,7 +166,7 @@ def _at_custodian(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
                 return
         elif entry.chunk < packet.chunk:
             loop.counts[at] = packet.count
-    verdict = custody.handle_packet(loop.custodians, 0, packet, row_at(payload, lanes), 0, now_ns)
+    verdict = take_partial(loop.custodians, packet, payload, lanes, now_ns)
     if verdict == custody.ACKNOWLEDGE:
         acknowledge(loop, packet, now_ns)
     elif verdict != custody.NOTHING:

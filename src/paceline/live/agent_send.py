@@ -12,6 +12,7 @@ from paceline.dataplane import sender as sending
 from paceline.dataplane.auth import seal
 from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
+from paceline.dataplane.custodian_state import Custodians
 from paceline.dataplane.wire import (
     ACK,
     ANSWER,
@@ -31,6 +32,7 @@ from paceline.live.agent_state import (
     PINGS,
     SEND_BLOCKED,
     Loop,
+    Out,
 )
 from paceline.live.libc import memcpy
 from paceline.live.tensors import write_chunk
@@ -54,47 +56,47 @@ def shard_of(loop: Loop, chunk: int) -> Any:
 
 
 @compiled_apart
-def make_room(loop: Loop, room: int) -> int:
+def make_room(out: Out, room: int) -> int:
     """Where a packet of up to `room` bytes can be written; -1 while the kernel takes no more."""
-    start = room_for(loop.outbox, room)
+    start = room_for(out.outbox, room)
     if start < 0:
-        if flush(loop.waiter.cells[0].fd, loop.outbox) != 0:
-            loop.control[0].blocked = 1
-            loop.counters[SEND_BLOCKED] += 1
+        if flush(out.control[0].fd, out.outbox) != 0:
+            out.control[0].blocked = 1
+            out.counters[SEND_BLOCKED] += 1
             return -1
         start = 0
     return int(start)
 
 
 @compiled_apart
-def finish(loop: Loop, packet: Any, start: int) -> int:
+def finish(out: Out, packet: Any, start: int) -> int:
     """Header and tag of the packet at `start`; its length."""
-    control = loop.control[0]
-    length = encode_at(packet, loop.outbox.data, start)
-    seal(control.key0, control.key1, loop.outbox.data, start, length, control.full != 0)
+    control = out.control[0]
+    length = encode_at(packet, out.outbox.data, start)
+    seal(control.key0, control.key1, out.outbox.data, start, length, control.full != 0)
     return int(length)
 
 
 @compiled_apart
-def dispatch(loop: Loop, start: int, length: int, destination: Any) -> bool:
+def dispatch(out: Out, start: int, length: int, destination: Any) -> bool:
     """Put a finished packet into a train; where there is none left, the trains go first."""
     if destination == NO_BITS:
         return False
-    if post(loop.outbox, start, length, destination):
+    if post(out.outbox, start, length, destination):
         return True
-    if flush(loop.waiter.cells[0].fd, loop.outbox) != 0:
-        loop.control[0].blocked = 1
-        loop.counters[NO_ROOM] += 1
+    if flush(out.control[0].fd, out.outbox) != 0:
+        out.control[0].blocked = 1
+        out.counters[NO_ROOM] += 1
         return False
-    return bool(post(loop.outbox, start, length, destination))
+    return bool(post(out.outbox, start, length, destination))
 
 
 @compiled_apart
-def send_small(loop: Loop, packet: Any, destination: Any) -> None:
+def send_small(out: Out, packet: Any, destination: Any) -> None:
     """A packet without payload."""
-    start = make_room(loop, HEADER_BYTES)
+    start = make_room(out, HEADER_BYTES)
     if start >= 0:
-        dispatch(loop, start, finish(loop, packet, start), destination)
+        dispatch(out, start, finish(out, packet, start), destination)
 
 
 @compiled_apart
@@ -102,11 +104,11 @@ def _send_query(loop: Loop, packet: Any, start: int) -> None:
     """A question to a custodian elsewhere; the own one needs none: its results are taken as they are made."""
     if packet.custodian == loop.control[0].worker:
         return
-    length = finish(loop, packet, start)
+    length = finish(loop.out, packet, start)
     if loop.control[0].path == BY_SWITCH:
-        dispatch(loop, start, length, shard_of(loop, packet.chunk))
+        dispatch(loop.out, start, length, shard_of(loop, packet.chunk))
     else:
-        dispatch(loop, start, length, loop.peers[packet.custodian])
+        dispatch(loop.out, start, length, loop.peers[packet.custodian])
 
 
 @compiled_apart
@@ -114,12 +116,18 @@ def acknowledge(loop: Loop, packet: Any, now_ns: int) -> None:
     """A custodian's receipt for the workers in the packet's mask: they look for their own bit."""
     control = loop.control[0]
     if control.path == BY_SWITCH:
-        send_small(loop, packet, shard_of(loop, packet.chunk))
+        send_small(loop.out, packet, shard_of(loop, packet.chunk))
         return
     for peer in range(control.workers):
         if peer != control.worker:
-            send_small(loop, packet, loop.peers[peer])
+            send_small(loop.out, packet, loop.peers[peer])
     sending.handle_ack(loop.senders, 0, packet, now_ns)
+
+
+@compiled_apart
+def take_partial(custodians: Custodians, packet: Any, payload: int, lanes: int, now_ns: int) -> int:
+    """The custodian's program on a packet whose payload is at an address; its verdict."""
+    return int(custody.handle_packet(custodians, 0, packet, row_at(payload, lanes), 0, now_ns))
 
 
 @compiled_apart
@@ -129,19 +137,19 @@ def _send_partial(loop: Loop, packet: Any, start: int, payload: int, now_ns: int
     packet.kind = PARTIAL
     loop.counters[PARTIALS_DIRECT] += 1
     if packet.custodian != control.worker:
-        dispatch(loop, start, finish(loop, packet, start), loop.peers[packet.custodian])
+        dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[packet.custodian])
         return
     loop.counts[packet.chunk % loop.counts.shape[0]] = packet.count
-    verdict = custody.handle_packet(loop.custodians, 0, packet, row_at(payload, packet.count), 0, now_ns)
+    verdict = take_partial(loop.custodians, packet, payload, packet.count, now_ns)
     if verdict == custody.NOTHING:
         return
     # The result stands where the contribution was written.
     packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
     if verdict == custody.MULTICAST:
-        length = finish(loop, packet, start)
+        length = finish(loop.out, packet, start)
         for peer in range(control.workers):
             if peer != control.worker:
-                dispatch(loop, start, length, loop.peers[peer])
+                dispatch(loop.out, start, length, loop.peers[peer])
     take_result(loop, packet, payload, now_ns)
 
 
@@ -153,7 +161,7 @@ def pump(loop: Loop, now_ns: int) -> int:
     room = HEADER_BYTES + 4 * control.elements
     sent = 0
     while sent < BATCH:
-        start = make_room(loop, room)
+        start = make_room(loop.out, room)
         if start < 0 or not sending.poll_transmit(loop.senders, 0, packet, now_ns):
             break
         sent += 1
@@ -176,7 +184,7 @@ def pump(loop: Loop, now_ns: int) -> int:
         exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
         write_chunk(layout, place, task.address, task.number_kind, exponents, payload)
         if control.path == BY_SWITCH:
-            dispatch(loop, start, finish(loop, packet, start), shard_of(loop, packet.chunk))
+            dispatch(loop.out, start, finish(loop.out, packet, start), shard_of(loop, packet.chunk))
         else:
             _send_partial(loop, packet, start, payload, now_ns)
     return sent
@@ -187,21 +195,21 @@ def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int)
     """A custodian's result, to all workers or to the one in `packet.worker`; its payload is at `payload`."""
     control = loop.control[0]
     packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
-    start = make_room(loop, HEADER_BYTES + 4 * packet.count)
+    start = make_room(loop.out, HEADER_BYTES + 4 * packet.count)
     if start >= 0:
         memcpy(loop.outbox.cells[0].buffer + start + HEADER_BYTES, payload, 4 * packet.count)
-        length = finish(loop, packet, start)
+        length = finish(loop.out, packet, start)
         if alone:
             if packet.worker != control.worker:
-                dispatch(loop, start, length, loop.peers[packet.worker])
+                dispatch(loop.out, start, length, loop.peers[packet.worker])
         else:
             by_switch = control.path == BY_SWITCH
             if by_switch:
-                dispatch(loop, start, length, shard_of(loop, packet.chunk))
+                dispatch(loop.out, start, length, shard_of(loop, packet.chunk))
             for peer in range(control.workers):
                 direct = not by_switch or now_ns - loop.peer_direct[peer] < _DIRECT_NS
                 if peer != control.worker and direct:
-                    dispatch(loop, start, length, loop.peers[peer])
+                    dispatch(loop.out, start, length, loop.peers[peer])
     if (packet.worker == control.worker) if alone else (control.path != BY_SWITCH):
         take_result(loop, packet, payload, now_ns)
 
@@ -239,24 +247,24 @@ def ping_switch(loop: Loop) -> None:
     """Ask every shard whether it is there: a query to the own custodian, which a living switch brings back."""
     packet = loop.packets[2]
     for shard in range(loop.control[0].shards):
-        start = make_room(loop, HEADER_BYTES)
+        start = make_room(loop.out, HEADER_BYTES)
         if start < 0:
             return
         _blank(loop, packet, QUERY, 0)
-        if dispatch(loop, start, finish(loop, packet, start), loop.switch[shard]):
+        if dispatch(loop.out, start, finish(loop.out, packet, start), loop.switch[shard]):
             loop.counters[PINGS] += 1
 
 
 @compiled_apart
 def tell_done(loop: Loop, peer: int, says: int) -> None:
     """Tell a worker up to where this one has all results: it `HAS` them, or it `LEAVES` and asks for the same."""
-    start = make_room(loop, HEADER_BYTES)
+    start = make_room(loop.out, HEADER_BYTES)
     if start >= 0:
         packet = loop.packets[2]
         _blank(loop, packet, ACK, loop.senders.state[0].oldest)
         packet.offer = says
         packet.custodian = peer
-        dispatch(loop, start, finish(loop, packet, start), loop.peers[peer])
+        dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[peer])
 
 
 @compiled_apart
@@ -266,7 +274,7 @@ def send_answer(loop: Loop, packet: Any) -> None:
     sender = loop.senders.state[0]
     at = packet.chunk % loop.held.shape[0]
     count = loop.held_counts[at]
-    start = make_room(loop, HEADER_BYTES + 4 * count)
+    start = make_room(loop.out, HEADER_BYTES + 4 * count)
     if start < 0:
         return
     memcpy(
@@ -280,8 +288,8 @@ def send_answer(loop: Loop, packet: Any) -> None:
     packet.rack = sender.rack
     packet.offer = loop.senders.flights[0, packet.chunk % sender.span].index
     packet.kind = ANSWER
-    length = finish(loop, packet, start)
+    length = finish(loop.out, packet, start)
     if control.path == BY_SWITCH:
-        dispatch(loop, start, length, shard_of(loop, packet.chunk))
+        dispatch(loop.out, start, length, shard_of(loop, packet.chunk))
     else:
-        dispatch(loop, start, length, loop.peers[packet.custodian])
+        dispatch(loop.out, start, length, loop.peers[packet.custodian])

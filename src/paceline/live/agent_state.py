@@ -106,6 +106,7 @@ CONTROL = np.dtype(
         ("key1", "u8"),
         ("silence_ns", "i8"),
         ("notify_fd", "i8"),
+        ("fd", "i8"),
         ("one", "i8"),
         ("task_address", "i8"),
         ("held", "i8"),
@@ -179,6 +180,14 @@ STATE_OFFSET = int(TASK.fields["state"][1]) if TASK.fields is not None else 0
 EVENT = np.dtype([("time_ns", "i8"), ("code", "i8"), ("value", "i8"), ("reason", "i8")], align=True)
 
 
+class Out(NamedTuple):
+    """The part of a loop that sends."""
+
+    control: Any
+    counters: Any
+    outbox: Outbox
+
+
 class Loop(NamedTuple):
     """All that the compiled loop works on."""
 
@@ -205,6 +214,7 @@ class Loop(NamedTuple):
     one: Any
     inbox: Inbox
     outbox: Outbox
+    out: Out
     waiter: Waiter
 
 
@@ -214,8 +224,11 @@ def _records(count: int, dtype: np.dtype[np.void]) -> Any:
 
 def new_loop(tensors: int, span: int, elements: int, racks: int, workers: int, waiter: Waiter) -> Loop:
     """Everything blank, the addresses that compiled code needs filled in."""
+    control = _records(1, CONTROL)
+    counters = np.zeros(len(COUNTER_NAMES), dtype=np.int64)
+    outbox = new_outbox()
     loop = Loop(
-        control=_records(1, CONTROL),
+        control=control,
         tasks=_records(tensors, TASK),
         layouts=_records(tensors, LAYOUT),
         places=_records(span, PLACE),
@@ -231,18 +244,19 @@ def new_loop(tensors: int, span: int, elements: int, racks: int, workers: int, w
         peers=np.zeros(workers, dtype=np.uint64),
         peer_direct=np.full(workers, -(1 << 60), dtype=np.int64),
         peer_done=np.full(workers, -1, dtype=np.int64),
-        counters=np.zeros(len(COUNTER_NAMES), dtype=np.int64),
+        counters=counters,
         events=_records(EVENTS_KEPT, EVENT),
         one=np.ones(1, dtype=np.uint64),
         inbox=new_inbox(),
-        outbox=new_outbox(),
+        outbox=outbox,
+        out=Out(control, counters, outbox),
         waiter=waiter,
     )
     loop.places.chunk = -1
     loop.tasks.ticket = -1
-    control = loop.control[0]
-    control.one = address_of(loop.one)
-    control.task_address = address_of(loop.tasks)
-    control.held = address_of(loop.held)
-    control.staging = address_of(loop.staging)
+    control[0].fd = waiter.cells[0].fd
+    control[0].one = address_of(loop.one)
+    control[0].task_address = address_of(loop.tasks)
+    control[0].held = address_of(loop.held)
+    control[0].staging = address_of(loop.staging)
     return loop
