@@ -22,7 +22,7 @@ KEY = bytes(range(16))
 class RunningSwitch:
     """A live switch with its control plane."""
 
-    def __init__(self, control_port: int = 0, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.options = {"elements": 352, "memory_bytes": 1 << 20, **options}
         self.switch = LiveSwitch(SwitchOptions(**self.options), Events(stream=io.StringIO()))
         self.server = ControlServer(self.switch)
