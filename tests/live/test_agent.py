@@ -59,7 +59,7 @@ def test_the_bytes_are_the_same_whatever_the_network_does(policy: str) -> None:
     for seed in (1, 2):
         with (
             running_switch(policy=policy, memory_bytes=200_000, seed=seed, **faults) as switch,
-            job_of(WORKERS, switch) as job,
+            job_of(WORKERS, switch, silence_s=10.0) as job,
         ):
             assert _check(job, 12_000, 7) == expected
 

@@ -38,6 +38,8 @@ def step(loop: Loop) -> bool:
     if flush(fd, loop.outbox) != 0:
         control.blocked = 1
         loop.counters[SEND_BLOCKED] += 1
+    # How long a turn takes, when it takes long: who is starved himself is slow to call others silent.
+    control.step_ns = max(now_ns(loop.waiter) - time_ns, control.step_ns - control.step_ns // 64)
     if segments > 0 or control.stop != 0 or (sent >= BATCH and control.blocked == 0):
         return True
     wake_ns = min(wake_ns, loop.senders.state[0].timer_ns)

@@ -33,6 +33,7 @@ from paceline.live.agent_state import (
 )
 
 _ASKS_BEFORE_DEATH = 3
+_TURNS_OF_SILENCE = 10
 _TELL_EVERY_NS = 20_000_000
 
 
@@ -89,13 +90,14 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
         control.pings = 0
         return int(NEVER_NS)
     heard_ns = _heard_ns(loop)
-    every_ns = control.silence_ns // 4
+    silence_ns = max(control.silence_ns, _TURNS_OF_SILENCE * control.step_ns)
+    every_ns = silence_ns // 4
     since_ns = max(heard_ns, control.waiting_since_ns)
     if control.path == BY_SWITCH:
         if now_ns < since_ns + every_ns:
             control.pings = 0
             return int(since_ns + every_ns)
-        if control.pings >= _ASKS_BEFORE_DEATH and now_ns >= since_ns + control.silence_ns:
+        if control.pings >= _ASKS_BEFORE_DEATH and now_ns >= since_ns + silence_ns:
             _switch_is_dead(loop, now_ns)
             return now_ns
     elif heard_ns > control.path_since_ns and now_ns - heard_ns < 2 * every_ns:

@@ -115,8 +115,8 @@ def _is_possible(loop: Loop, packet: Any) -> bool:
     if packet.count > control.elements:
         loop.counters[DROP_COUNT] += 1
         return False
-    if packet.chunk >= sender.oldest + 2 * sender.span and packet.kind != ACK:
-        # Nobody can be that far ahead of us.
+    if control.pool == 0 and packet.chunk >= sender.oldest + 2 * sender.span and packet.kind != ACK:
+        # Nobody can be that far ahead of us; in a pool only the chunk of each place counts anyway.
         loop.counters[DROP_CHUNK] += 1
         return False
     if packet.kind == PARTIAL and packet.level == 1 and packet.mask & ~control.all_workers:

@@ -130,6 +130,7 @@ CONTROL = np.dtype(
         ("path_since_ns", "i8"),
         ("waiting_since_ns", "i8"),
         ("ping_due_ns", "i8"),
+        ("step_ns", "i8"),
         ("ack_due_ns", "i8"),
         ("pings", "i8"),
         ("missing", "u8"),
