@@ -62,33 +62,39 @@ def running_switch(**options: Any) -> Iterator[RunningSwitch]:
 
 
 @contextmanager
-def job_of(workers: int, switch: RunningSwitch | None, member: bool = False, **more: Any) -> Iterator[Job]:
+def job_of(
+    workers: int,
+    switch: RunningSwitch | None,
+    member: bool = False,
+    admission: dict[str, Any] | None = None,
+    **more: Any,
+) -> Iterator[Job]:
     """A job with one agent for each worker, by a switch or by custodians alone."""
     sockets = [open_socket() for _ in range(workers)]
     peers = [sock.getsockname() for sock in sockets]
-    admission = None
+    admitted = None
     members = []
     with ExitStack() as stack:
         if switch is not None:
-            admission = switch.control.admit("test", workers)
+            admitted = switch.control.admit("test", workers, **(admission or {}))
             for worker, address in enumerate(peers):
-                switch.control.bind(admission, worker, address)
+                switch.control.bind(admitted, worker, address)
         agents = []
         for worker, sock in enumerate(sockets):
             settings: dict[str, Any] = {"timeout_s": WAIT_S, "linger_s": 5.0, **more}
-            if admission is not None:
-                config = admission.config(worker, peers, **settings)
+            if admitted is not None:
+                config = admitted.config(worker, peers, **settings)
             else:
                 config = AgentConfig(worker, workers, peers, 1, KEY, **{"elements": 352, **settings})
             agents.append(Agent(config, sock))
-            if member and admission is not None and switch is not None:
+            if member and admitted is not None and switch is not None:
                 members.append(
-                    Membership(switch.control, admission, worker, peers[worker], agents[-1], retry_s=0.1)
+                    Membership(switch.control, admitted, worker, peers[worker], agents[-1], retry_s=0.1)
                 )
         stack.callback(close_all, agents)
         for membership in members:
             stack.callback(membership.close)
-        yield Job(agents, admission, members)
+        yield Job(agents, admitted, members)
 
 
 def close_all(agents: list[Agent]) -> None:
