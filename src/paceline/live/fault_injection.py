@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.dataplane.bits import chance, next_random, seed_word, threshold_of
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import HEADER_BYTES, MAX_ELEMENTS
 from paceline.live.libc import memcpy
 from paceline.live.udp import Inbox
@@ -57,7 +57,7 @@ def is_on(faults: Faults) -> bool:
     return bool(settings.drop + settings.duplicate + settings.reorder > 0)
 
 
-@compiled
+@compiled_apart
 def misplace(faults: Faults, inbox: Inbox, segments: int, inbox_address: int, now_ns: int) -> int:
     """Change a batch as chance wants; gives how many packets it has now."""
     settings = faults.settings[0]

@@ -1,4 +1,4 @@
-"""The switch's numbers for Prometheus, and the table of them in docs/switch.md.
+"""The switch's numbers for Prometheus; `describe.py` makes the table of them in docs/switch.md.
 
 Everything is read when it is asked for, from words that the shards count in; nothing is kept here. A job's numbers
 end with the job.
@@ -96,18 +96,17 @@ def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator
 
 
 def _drops(shards: list[Any], row: int, job: str, name: str) -> Iterator[Sample]:
-    """By reason: those of the shard, then those of the core."""
-    for code, reason in enumerate(DROP_REASONS):
-        if code > 0:
-            yield (
-                "paceline_drops_total",
-                (job, name, reason),
-                sum(int(shard.drops[row, code]) for shard in shards),
-            )
-    for code, counter in enumerate(COUNTER_NAMES):
-        if counter.startswith("drop_") and counter != "drop_unknown_job":
-            total = sum(int(shard.switch.counters[0, row, code]) for shard in shards)
-            yield "paceline_drops_total", (job, name, counter.removeprefix("drop_")), total
+    """By reason: those of the shard and those of the core, some of which have the same name."""
+    totals = dict.fromkeys(DROP_REASONS[1:], 0)
+    for shard in shards:
+        for code, reason in enumerate(DROP_REASONS[1:], 1):
+            totals[reason] += int(shard.drops[row, code])
+        for code, counter in enumerate(COUNTER_NAMES):
+            if counter.startswith("drop_"):
+                reason = counter.removeprefix("drop_")
+                totals[reason] = totals.get(reason, 0) + int(shard.switch.counters[0, row, code])
+    for reason, total in totals.items():
+        yield "paceline_drops_total", (job, name, reason), total
 
 
 class Collector:
@@ -140,12 +139,3 @@ def metrics_text(switch: LiveSwitch) -> bytes:
     registry = CollectorRegistry()
     registry.register(Collector(switch))
     return bytes(generate_latest(registry))
-
-
-def metrics_table() -> str:
-    """The table in docs/switch.md."""
-    lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    for name, (kind, labels, meaning) in METRICS.items():
-        shown = ", ".join(f"`{label}`" for label in labels)
-        lines.append(f"| `{name}` | {kind} | {shown} | {meaning} |")
-    return "\n".join(lines)

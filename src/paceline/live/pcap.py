@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.errors import UserError
 from paceline.live.libc import address_of, memcpy, write
 
@@ -66,7 +66,7 @@ def _put_little(data: Any, start: int, value: Any) -> None:
         data[start + i] = np.uint8((value >> (8 * i)) & 255)
 
 
-@compiled
+@compiled_apart
 def record(
     capture: Capture, packet_address: int, length: int, source: Any, destination: Any, now_ns: int
 ) -> None:
@@ -105,7 +105,7 @@ def record(
     cells.records += 1
 
 
-@compiled
+@compiled_apart
 def write_out(capture: Capture) -> None:
     """Write what was noted; a full disk loses records, not the switch."""
     cells = capture.cells[0]

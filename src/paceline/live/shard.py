@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane.auth import is_genuine, seal
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.switch import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
 from paceline.dataplane.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, decode_at, encode_at
 from paceline.live import pcap
@@ -229,7 +229,7 @@ def _send(shard: Shard, packet: Any, verdict: int, time_ns: int) -> None:
                 pcap.record(shard.capture, cells.outbox + start, size, own, destination, time_ns)
 
 
-@compiled
+@compiled_apart
 def _send_all(shard: Shard) -> None:
     """Send what was posted; where the kernel has no room for long, the rest is lost, as on any full link."""
     cells = shard.cells[0]

@@ -47,7 +47,7 @@ OWN_DROPS = {
     "send_buffer_full": "the kernel had no room to send it",
 }
 """Why a shard drops a packet before, or after, the core has seen it; the codes follow those of decoding."""
-DROP_REASONS = (*(name.replace(" ", "_") for name in wire.ERROR_NAMES), *OWN_DROPS)
+DROP_REASONS = (*(name.replace(" ", "_").replace("-", "_") for name in wire.ERROR_NAMES), *OWN_DROPS)
 assert len(DROP_REASONS) == DROP_NO_ROOM + 1
 
 CELLS = np.dtype(

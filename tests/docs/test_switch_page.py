@@ -1,0 +1,34 @@
+"""The page of the switch tells the truth: its tables are the code's, its options and requests exist."""
+
+import inspect
+import re
+
+from paceline.commands.switch import switch
+from paceline.dataplane.describe import rewritten
+from paceline.live import control
+from paceline.live.describe import sections
+from tests.docs.pages import ROOT
+
+PAGE = ROOT / "docs/switch.md"
+
+
+def test_page_is_as_generated() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert rewritten(page, sections()) == page, "run `python -m paceline.live.describe docs/switch.md`"
+    for name in sections():
+        assert f"<!-- generated: {name} -->" in page
+
+
+def test_every_option_on_the_page_exists() -> None:
+    known = {"--" + name.replace("_", "-") for name in inspect.signature(switch).parameters} | {"--help"}
+    named = set(re.findall(r"(--[a-z][a-z-]+)", PAGE.read_text(encoding="utf-8")))
+    assert named - {"--datagrams"} <= known
+
+
+def test_every_request_of_the_control_plane_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    routes = re.findall(r'route\("([^"]+)", "(\w+)"', inspect.getsource(control.application))
+    assert len(routes) == 8
+    for path, method in routes:
+        shown = re.sub(r"\{(\w)\w*:int\}", lambda m: {"j": "N", "w": "W", "r": "R"}[m[1]], path)
+        assert f"{method} {shown}" in page

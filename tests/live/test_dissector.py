@@ -1,0 +1,95 @@
+"""The capture file and the Wireshark dissector: what the switch writes, tshark reads, field by field."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.dataplane import wire
+from tests.live.test_switchd import running
+from tests.live.workers import Workers
+
+DISSECTOR = Path(__file__).parents[2] / "tools/wireshark/paceline.lua"
+needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+
+
+def test_the_dissectors_layout_is_that_of_the_code() -> None:
+    text = DISSECTOR.read_text(encoding="utf-8")
+    layout = re.findall(r'\{ "(\w+)", (\d+), (\d+) \}', text)
+    assert wire.WIRE.fields is not None
+    expected = [
+        (name, str(wire.WIRE.fields[name][1]), str(wire.WIRE.fields[name][0].itemsize))
+        for name in wire.FIELD_NAMES
+    ]
+    assert layout == expected
+    kinds = {int(code): name for code, name in re.findall(r'\[(\d)\] = "(\w+)"', text)}
+    assert kinds == {code: told.partition(":")[0] for code, told in wire.KIND_NAMES.items()}
+    flags = dict(re.findall(r'paceline\.flag\.(\w+)", "\w+", 8, nil, (0x\w+)', text))
+    assert {int(bit, 16): name for name, bit in flags.items()} == {
+        code: told.partition(":")[0] for code, told in wire.FLAG_NAMES.items()
+    }
+
+
+def _tshark(capture: Path, *words: str) -> str:
+    command = ["tshark", "-X", f"lua_script:{DISSECTOR}", "-r", str(capture), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert "error" not in ended.stderr.lower(), ended.stderr
+    return ended.stdout
+
+
+@needs_tshark
+def test_tshark_reads_what_the_switch_wrote(tmp_path: Path) -> None:
+    capture = tmp_path / "packets.pcap"
+    with running(pcap=capture, shards=2) as switch:
+        workers = Workers([switch.port], [0, 0], count=8)
+        workers.run(40)
+        workers.check(40)
+        ports = switch.switch.ports
+        workers.close()
+    counted = switch.total("paceline_packets_total")
+    fields = [
+        "udp.srcport",
+        "udp.dstport",
+        "ip.checksum.status",
+        "paceline.kind",
+        "paceline.chunk",
+        "paceline.mask",
+    ]
+    options = [word for name in fields for word in ("-e", name)]
+    text = _tshark(capture, "-o", "ip.check_checksum:TRUE", "-T", "json", *options)
+    packets: list[dict[str, Any]] = [packet["_source"]["layers"] for packet in json.loads(text)]
+    assert len(packets) == counted
+    assert {packet["ip.checksum.status"][0] for packet in packets} == {"1"}
+    gradients = [packet for packet in packets if packet["paceline.kind"] == [str(wire.GRADIENT)]]
+    results = [packet for packet in packets if packet["paceline.kind"] == [str(wire.RESULT)]]
+    assert {int(packet["paceline.chunk"][0]) for packet in results} == set(range(40))
+    for packet in gradients:
+        worker_port = int(packet["udp.srcport"][0])
+        mask = int(packet["paceline.mask"][0], 16)
+        assert worker_port == workers.sockets[mask.bit_length() - 1].port
+        assert int(packet["udp.dstport"][0]) == ports[(int(packet["paceline.chunk"][0]) >> 5) % 2]
+
+
+@needs_tshark
+def test_tshark_takes_only_ours_and_sees_a_wrong_length(tmp_path: Path) -> None:
+    capture = tmp_path / "packets.pcap"
+    with running(pcap=capture) as switch:
+        workers = Workers([switch.port], [0], count=8)
+        packet = workers.header[0]
+        packet.kind, packet.job, packet.mask, packet.count = wire.GRADIENT, 1, 1, 8
+        packet.fan_in = packet.fan_in_upper = packet.level = 1
+        data = workers.sealed(packet).tobytes()
+        for sent in (b"something else", data[:-4], data):
+            workers.sockets[0].socket.sendto(sent, ("127.0.0.1", switch.switch.ports[0]))
+        workers.run(1)
+        workers.close()
+    told = _tshark(capture, "-T", "fields", "-e", "frame.protocols", "-e", "_ws.expert.message").splitlines()
+    assert "paceline" not in told[0]
+    assert "Length and element count disagree" in told[1]
+    assert "paceline" in told[2]
+    assert "disagree" not in told[2]
