@@ -143,7 +143,7 @@ class Flood:
 
 def attack(datagrams: int, seed: int = 3, **options: Any) -> dict[str, Any]:
     """Run a job under attack; what happened, or an AssertionError if a sum was wrong."""
-    with running(memory_bytes=2 * 256 * ROW_BYTES, shards=2, **options) as switch:
+    with running(memory_bytes=2 * 256 * ROW_BYTES, shards=2, lease_s=600.0, **options) as switch:
         victim = Workers([switch.port], [0, 0, 0], name="victim", count=COUNT, record=2000)
         try:
             victim.run(64)  # compiles, and gives something to replay

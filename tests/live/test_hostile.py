@@ -12,7 +12,7 @@ from tests.live.test_switchd import ROW_BYTES, Running, running
 from tests.live.workers import ask
 
 REASONS = {
-    "truncated", "bad_magic", "bad_flags", "length_and_count_disagree", "unknown_job", "bad_tag", "wrong_source",
+    "truncated", "bad_magic", "length_and_count_disagree", "unknown_job", "bad_tag", "wrong_source",
 }  # fmt: skip
 
 
