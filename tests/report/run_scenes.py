@@ -149,7 +149,12 @@ def _sample(store: Store, second: int, slow: float) -> None:
             figures={"other": 1.0},
         )
     store.insert(
-        "switch_samples", time=when, job=None, slots_in_use=None, preemptions=None, figures={"packets": 1.0}
+        "switch_samples",
+        time=when,
+        job=None,
+        slots_in_use=None,
+        preemptions=None,
+        figures={"paceline_slots,shard=0": 64.0},
     )
 
 

@@ -50,6 +50,7 @@ def test_the_page_stands_alone_and_says_why(runs: tuple[Path, Path], tmp_path: P
     for wanted in (
         "needs two servers", "gamma arrived", "no answer for 3 round trips", "rank 1 is done and helps rank 3",
         "switch &gt; custodian &gt; switch", "preemptions", "waits for s0", "alpha 42", "<td>worker 3</td>",
+        "aggregators held, of 64",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert "&lt;s2&gt; &amp; gone" in text, "what others wrote is text, not markup"

@@ -141,7 +141,7 @@ def memory(run: RunData) -> Any:
         shared_xaxes=True,
         row_heights=[0.65, 0.35],
         vertical_spacing=0.09,
-        subplot_titles=("aggregators held", "preemptions so far"),
+        subplot_titles=(f"aggregators held{_of_all(run)}", "preemptions so far"),
     )
     by_job = samples_by_job(run)
     # A sample without a job has its times too: a job that has left holds nothing.
@@ -168,6 +168,13 @@ def memory(run: RunData) -> Any:
     figure.update_yaxes(rangemode="tozero")
     figure.update_annotations(font_size=13)
     return figure
+
+
+def _of_all(run: RunData) -> str:
+    """How many aggregators there are, if the switch has told."""
+    whole: dict[str, float] = next((row["figures"] for row in run.switch_samples if row["job"] is None), {})
+    slots = [value for key, value in whole.items() if key.split(",")[0] == "paceline_slots"]
+    return f", of {sum(slots):.0f}" if slots else ""
 
 
 def samples_by_job(run: RunData) -> dict[str, list[tuple[float, float | None, float | None]]]:
