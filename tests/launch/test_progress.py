@@ -55,7 +55,8 @@ def test_anything_is_progress_or_nothing(text: str) -> None:
 
 
 def test_values_of_other_kinds_are_not_taken() -> None:
-    found = parse('{"iteration": true, "rate": "fast", "path": "pigeon", "x": 1}')
+    found = parse('{"iteration": true, "rate": "fast", "path": "a\\nline", "x": 1}')
     assert found is not None
     assert (found.iteration, found.rate, found.path) == (None, None, None)
+    assert parse('{"path": "gloo"}') == progress.Progress(None, None, "ring", {"path": "gloo"})
     assert parse('{"rate": NaN}') == progress.Progress(None, None, None, parse('{"rate": NaN}').all)  # type: ignore[union-attr]

@@ -49,7 +49,7 @@ def job_environment(
         "PACELINE_JOB": job,
         "PACELINE_RUN": run_id,
         "PACELINE_SERVERS": ",".join(f"{share.server}:{share.slots}" for share in shares),
-        "PACELINE_REMAINING_S": f"{remaining_s:.3f}",
+        "PACELINE_REMAINING_S": f"{max(remaining_s, 0.001):.3f}",
         "PACELINE_REMAINING_FILE": str(Path(folder) / "remaining_s"),
         "PACELINE_ITERATIONS": f"{iterations:.0f}",
         "PYTHONUNBUFFERED": "1",

@@ -13,6 +13,8 @@ from typing import Any
 
 PREFIX = "PACELINE_STATUS "
 PATHS = ("switch", "custodian", "ring")
+"""What a path is called; `gloo` is the ring. Others (`host`: within one machine) are kept as they are told."""
+PATH_LENGTH_MAX = 24
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 16
 
@@ -39,10 +41,13 @@ def parse(text: str) -> Progress | None:
         return None
     if not isinstance(data, dict):
         return None
-    path = data.get("path")
-    return Progress(
-        _number(data.get("iteration")), _number(data.get("rate")), path if path in PATHS else None, data
-    )
+    return Progress(_number(data.get("iteration")), _number(data.get("rate")), _path(data.get("path")), data)
+
+
+def _path(value: object) -> str | None:
+    if not isinstance(value, str) or not 0 < len(value) <= PATH_LENGTH_MAX or not value.isprintable():
+        return None
+    return "ring" if value == "gloo" else value
 
 
 def _number(value: object) -> float | None:

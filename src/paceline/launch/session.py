@@ -145,8 +145,13 @@ def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> i
         request = Request(**{**meta["request"], "sbatch": tuple(meta["request"]["sbatch"])})
         source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
         jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
-        with contextlib.closing(_reached(request, folder)) as launcher, _switch(store, request) as switch:
-            announce()
+        with (
+            contextlib.closing(_reached(request, folder)) as launcher,
+            _switch(store, request, watcher) as switch,
+        ):
+            if meta["state"] == "new":
+                # Arrivals count from the moment when jobs can start, not from when a switch began to compile.
+                store.set_meta(began=time.time())
             runner = Runner(
                 store, launcher, source.file.cluster(), Model.from_file(source.file), jobs,
                 by_name(request.policy, seed=request.seed), watcher,
@@ -156,16 +161,35 @@ def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> i
                 return runner.run()
 
 
+def _tell(store: Store, watcher: Watcher, text: str, reason: str = "") -> None:
+    now = time.time()
+    number = store.event(now, "switch", text, reason=reason)
+    watcher.event(
+        {
+            "id": number,
+            "time": now,
+            "kind": "switch",
+            "job": None,
+            "text": text,
+            "reason": reason,
+            "figures": {},
+        }
+    )
+
+
 @contextlib.contextmanager
-def _switch(store: Store, request: Request) -> Iterator[switches.Switch | None]:
+def _switch(store: Store, request: Request, watcher: Watcher) -> Iterator[switches.Switch | None]:
     if request.switch == "none":
         yield None
         return
     if request.switch != "auto":
         yield switches.attach(store, request.switch)
         return
+    _tell(
+        store, watcher, "the run's switch is started", "the first on a machine compiles for a minute or more"
+    )
     switch = switches.start(store, here_only=request.launcher == "local")
-    store.event(time.time(), "switch", f"the run's switch answers at {switch.address}")
+    _tell(store, watcher, f"the run's switch answers at {switch.address}")
     # A planner that dies, or gives up waiting for its engine, leaves the switch to its jobs; one that ends
     # takes it along.
     try:
