@@ -45,7 +45,8 @@ class Scene:
 
     def job(self, name: str, gpus: int = 1, script: str = "sleep 0.3", **keys: object) -> "Scene":
         """A job whose ranks note their start, then run the script; `keys` are further lines of the job file."""
-        note = f"echo $PACELINE_JOB $RANK $WORLD_SIZE $PACELINE_SERVER $PACELINE_ATTEMPT >> {self.notes}"
+        where = "${SLURMD_NODENAME:-$PACELINE_SERVER}"
+        note = f"echo $PACELINE_JOB $RANK $WORLD_SIZE {where} $PACELINE_ATTEMPT >> {self.notes}"
         keys = {"iterations": 3, "backward": "100 ms", **keys}
         lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
         command = json.dumps(["/bin/sh", "-c", f"{note}; {script}"])

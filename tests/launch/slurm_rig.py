@@ -56,12 +56,20 @@ class Slurm:
             f"--seed-file={self.folder}/munged.seed", "--num-threads=2",
         )  # fmt: skip
         self._await(socket_path.exists, "munged")
-        self._spawn("slurmctld", "-D", "-f", str(self.conf))
-        self._await(lambda: self.command("scontrol", "ping").returncode == 0, "slurmctld")
+        self.start_controller()
         for i in range(self.nodes):
             self.start_node(i)
         self._await(self._all_idle, "slurmd")
         return self
+
+    def start_controller(self) -> None:
+        self._spawn("slurmctld", "-D", "-f", str(self.conf))
+        self._await(lambda: self.command("scontrol", "ping").returncode == 0, "slurmctld")
+
+    def stop_controller(self) -> None:
+        controller = self.processes.pop("slurmctld")
+        controller.terminate()
+        controller.wait(20)
 
     def start_node(self, i: int) -> None:
         self._spawn("slurmd", "-D", "-f", str(self.conf), "-N", f"n{i}", name=f"n{i}")
@@ -148,8 +156,8 @@ class Slurm:
             "SlurmctldTimeout=30",
             "SlurmdTimeout=10",
             "KillWait=2",
-            "SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,defer_batch",
-            "SchedulerType=sched/builtin",
+            "SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,bf_interval=1,defer_batch",
+            "SchedulerType=sched/backfill",
             "AccountingStorageType=accounting_storage/none",
             "JobAcctGatherType=jobacct_gather/none",
             "SlurmdParameters=config_overrides",

@@ -1,3 +1,4 @@
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,11 +140,30 @@ def test_a_planner_that_dies_between_two_steps(
             f"--output={tmp_path}/late",
             str(folder / "batch.sh"),
         )
-        assert len([job for job in commands.queue() if job.comment == token]) == 2
+        assert len({job.root for job in commands.queue() if job.comment == token}) == 2
     assert session.go_on(scene.run_dir, Quiet()) == 0
     assert scene.starts() == {"a": 1}
-    states = sorted(job.state for job in commands.queue() if job.comment == token)
+    # Three slots on nodes of two: a job in two parts, under one root.
+    states = sorted({job.root: job.state for job in commands.queue() if job.comment == token}.values())
     assert states == (["CANCELLED", "COMPLETED"] if where == "before sbatch has answered" else ["COMPLETED"])
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_controller_that_is_away_for_a_while(slurm: Slurm, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, SERVERS).job("a", 2, "sleep 1").job("b", 6)
+    planner = scene.new_planner("--launcher", "slurm")
+    wait_for(lambda: scene.starts() == {"a": 1}, "the start")
+    slurm.stop_controller()
+    try:
+        wait_for(lambda: any(e["kind"] == "launcher" for e in scene.rows("events")), "its absence")
+    finally:
+        slurm.start_controller()
+    code, _, err = finish(planner)
+    assert code == 0, err
+    assert scene.starts() == {"a": 1, "b": 1}
+    told = [event["text"] for event in scene.rows("events") if event["kind"] == "launcher"]
+    assert told == ["slurm does not answer", "slurm answers again"]
 
 
 @needs_slurm
@@ -158,6 +178,29 @@ def test_ctrl_c_cancels_our_jobs(slurm: Slurm, tmp_path: Path) -> None:
     assert scene.states() == {"a": "stopped", "b": "waiting"}
     token = scene.rows("attempts")[0]["token"]
     assert [job.state for job in commands.queue() if job.comment == token] == ["CANCELLED"]
+
+
+@needs_slurm
+def test_gpus_are_asked_for_node_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain files stand for GPUs: what Slurm gives is counted, nothing computes."""
+    rig = Slurm(tmp_path / "slurm", nodes=2, cpus=4, gpus=2).start()
+    try:
+        monkeypatch.setenv("SLURM_CONF", str(rig.conf))
+        monkeypatch.setenv("PATH", rig.environment["PATH"])
+        scene = Scene(tmp_path, {"n0": 2, "n1": 2})
+        show = f"scontrol show job -d $SLURM_JOB_ID > {tmp_path}/shown"
+        scene.job("a", 3, f'test "$RANK" != 0 || {show}').job("b", 1)
+        assert [(found.name, found.slots) for found in launcher_module.Slurm().discover()] == [
+            ("n0", 2),
+            ("n1", 2),
+        ]
+        assert scene.run(launcher="slurm") == 0
+        shown = (tmp_path / "shown").read_text()
+        given = {place["server"]: place["slots"] for place in scene.rows("placements") if place["job"] == "a"}
+        for node, slots in given.items():
+            assert re.search(rf"Nodes={node} .*GRES=gpu:{slots}\(", shown), shown
+    finally:
+        rig.stop()
 
 
 @needs_slurm

@@ -33,6 +33,8 @@ class SlurmJob:
     """A job in the queue, or one that ended not long ago."""
 
     number: int
+    root: int
+    """The number of the whole, where it is one part of a heterogeneous job; else its own."""
     state: str
     reason: str
     comment: str
@@ -74,6 +76,7 @@ def _job(entry: Mapping[str, Any]) -> SlurmJob:
     state = entry["job_state"]
     return SlurmJob(
         number=int(entry["job_id"]),
+        root=_number(entry.get("het_job_id")) or int(entry["job_id"]),
         state=str(state[0] if isinstance(state, list) else state),
         reason=str(entry.get("state_reason") or ""),
         comment=str(entry.get("comment") or ""),
