@@ -3,43 +3,14 @@
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.live.processes import PACELINE, process
 from tests.live.workers import Workers, ask
 
 START_S = 240
-PACELINE = [sys.executable, "-c", "from paceline.cli import main; main()"]
-
-
-@contextmanager
-def process(*words: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """A running switch and its control port."""
-    command = [
-        *PACELINE,
-        "switch",
-        "--listen",
-        "127.0.0.1:0",
-        "--log-json",
-        *words,
-    ]
-    made = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert made.stderr is not None
-        told = []
-        for line in made.stderr:
-            told.append(line)
-            if line.startswith("{") and json.loads(line)["event"] == "listening":
-                break
-        assert "listening" in told[-1], told
-        yield made, json.loads(told[-1])["port"]
-    finally:
-        made.kill()
-        made.communicate(timeout=30)
 
 
 def _events(made: "subprocess.Popen[str]") -> list[dict[str, object]]:

@@ -16,17 +16,11 @@ import numpy as np
 
 from paceline.dataplane import auth, wire
 from paceline.live import sockets, udp
-from tests.live.test_switchd import ROW_BYTES, Running, running
+from tests.live.processes import metrics, process, resident_kib
 from tests.live.workers import Workers, ask
 
 COUNT = 64
 KINDS = ("random", "truncated", "forged", "foreign", "wrong source", "bent", "replayed")
-
-
-def resident_kib() -> int:
-    """What this process holds in memory."""
-    with open("/proc/self/status", encoding="ascii") as file:  # noqa: PTH123
-        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
 class Attacker:
@@ -85,11 +79,11 @@ class Attacker:
 class Flood:
     """A thread that sends datagrams until it is told to end, or has sent so many."""
 
-    def __init__(self, switch: Running, victim: Workers, datagrams: int, seed: int) -> None:
-        own = ask(switch.port, "POST", "/v1/jobs", {"name": "attacker", "workers": 1, "priority_max": 9})[1]
+    def __init__(self, port: int, victim: Workers, datagrams: int, seed: int) -> None:
+        own = ask(port, "POST", "/v1/jobs", {"name": "attacker", "workers": 1, "priority_max": 9})[1]
         self.socket = sockets.open_socket("127.0.0.1")
         address = {"address": f"127.0.0.1:{self.socket.port}"}
-        ask(switch.port, "PUT", f"/v1/jobs/{own['job']}/workers/0", address, key=own["key"])
+        ask(port, "PUT", f"/v1/jobs/{own['job']}/workers/0", address, key=own["key"])
         self.attacker = Attacker(victim, own, seed)
         self.victim, self.datagrams, self.sent = victim, datagrams, 0
         self.targets = victim.switches[0]
@@ -141,38 +135,46 @@ class Flood:
                 udp.flush(self.victim.sockets[worker].fd, self.outbox)
 
 
-def attack(datagrams: int, seed: int = 3, **options: Any) -> dict[str, Any]:
+def attack(datagrams: int, seed: int = 3, policy: str = "esa") -> dict[str, Any]:
     """Run a job under attack; what happened, or an AssertionError if a sum was wrong."""
-    with running(memory_bytes=2 * 256 * ROW_BYTES, shards=2, lease_s=600.0, **options) as switch:
-        victim = Workers([switch.port], [0, 0, 0], name="victim", count=COUNT, record=2000)
+    words = ("--memory", "640kB", "--mtu", str(28 + 64 + 4 * COUNT), "--shards", "2", "--lease", "600")
+    with process("--policy", policy, *words) as (switch, port):
+        victim = Workers([port], [0, 0, 0], name="victim", count=COUNT, record=2000)
         try:
             victim.run(64)  # compiles, and gives something to replay
-            flood = Flood(switch, victim, datagrams, seed)
-            before_kib = resident_kib()
+            flood = Flood(port, victim, datagrams, seed)
             flood.start()
-            chunks = 64
+            chunks, before_kib = 64, 0
             while flood.sent < datagrams:
                 chunks += 64
                 victim.run(chunks)
+                if not before_kib and flood.sent > datagrams // 10:
+                    before_kib = resident_kib(switch.pid)
             victim.run(chunks + 64)
             victim.check(chunks + 64)
             flood.join()
             time.sleep(0.5)
-            grown_kib = resident_kib() - before_kib
-            drops: dict[str, int] = {}
-            for (name, *labels), value in switch.numbers().items():
-                if name == "paceline_drops_total" and value:
-                    drops[labels[-1]] = drops.get(labels[-1], 0) + int(value)
-            used = switch.numbers()["paceline_slots_used", str(flood.own["job"]), "attacker", "0"]
-            return {
-                "sent": flood.sent,
-                "chunks": chunks + 64,
-                "drops": drops,
-                "grown_kib": grown_kib,
-                "attacker_slots": used,
-            }
+            grown_kib = resident_kib(switch.pid) - before_kib
+            counted = metrics(port)
         finally:
             victim.close()
+    drops: dict[str, int] = {}
+    for (name, labels), value in counted.items():
+        if name == "paceline_drops_total" and value:
+            reason = labels.split('reason="')[1].rstrip('"}')
+            drops[reason] = drops.get(reason, 0) + int(value)
+    used = sum(
+        value
+        for (name, labels), value in counted.items()
+        if name == "paceline_slots_used" and "attacker" in labels
+    )
+    return {
+        "sent": flood.sent,
+        "chunks": chunks + 64,
+        "drops": drops,
+        "grown_kib": grown_kib,
+        "attacker_slots": used,
+    }
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ EPOCH_JUMP_MAX = 256
 CHUNK_WINDOW = 1 << 16
 """A gradient that lies further behind its job's newest chunk is a replay: no sender's window is that wide."""
 ARRIVALS = 1024
+INBOX_MESSAGES = 8
+"""Trains of one receive: 512 KiB, which a core's cache holds."""
 
 DROP_JOB = len(wire.ERROR_NAMES)
 DROP_TAG = DROP_JOB + 1
@@ -132,7 +134,7 @@ def new_shard(
 ) -> Shard:
     """A shard on an open socket; no job is admitted yet."""
     held = new_faults(*faults, seed)
-    inbox, outbox = new_inbox(extra_bytes=held.room_bytes), new_outbox()
+    inbox, outbox = new_inbox(INBOX_MESSAGES, held.room_bytes), new_outbox()
     values = np.zeros((1, width), dtype=np.int32)
     cells = _records(1, CELLS)
     cells[0].fd, cells[0].full_tag = fd, full_tag
