@@ -11,6 +11,10 @@ from paceline.bench.reference import ITEM_BYTES
 OURS = "paceline"
 PEER = "gloo"
 REDOP = "sum"
+HOST = "host"
+SWITCH = "switch"
+FLOAT_PATHS = (HOST, "gloo")
+"""Where sums of floats are made; on the other paths they are of fixed-point numbers."""
 SPINNING = "+spin"
 """After a backend's name: measured while every rank's main thread is busy in Python."""
 
@@ -41,9 +45,9 @@ class Plan:
         busy = tuple(name + SPINNING for name in self.backends) if self.spin else ()
         return (*self.backends, *busy)
 
-    def sums_floats(self, backend: str) -> bool:
-        """Whether a backend adds floats, as Gloo and the shared memory of one host do, or fixed-point numbers."""
-        return backend.removesuffix(SPINNING) != OURS or (self.rate_bps is None and self.host_reduce)
+    def expected_path(self) -> str:
+        """How our backend's sums should go."""
+        return HOST if self.rate_bps is None and self.host_reduce else SWITCH
 
     def to_json(self) -> str:
         """For a rank's command line."""
@@ -104,6 +108,13 @@ class Outcome:
     rows: list[Row] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     """What the backend of rank 0 said of itself at the end: its path, counters, changes."""
+
+    def trouble(self) -> str:
+        """Why the figures are not what was asked for; empty if they are."""
+        path = self.status.get("path", self.plan.expected_path())
+        if OURS not in self.plan.backends or path == self.plan.expected_path():
+            return ""
+        return f"the sums ended on the path {path!r}, not {self.plan.expected_path()!r}"
 
     def time_us(self, backend: str, size_bytes: int) -> float | None:
         """The median time of one row, if it was measured."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.bench.plan import OURS, SPINNING, Plan, Row
+from paceline.bench.plan import FLOAT_PATHS, OURS, SPINNING, Plan, Row
 from paceline.bench.reference import ITEM_BYTES, TILE, Reference, digest, tile
 
 BATCH_BYTES_MAX = 32_000_000
@@ -35,7 +35,7 @@ WARM_UPS_MAX = 50
 REPEAT_MIN = 3
 REPEAT_MAX = 15
 SPINS = 2_000
-SWITCH_TIMEOUT_S = 180.0
+SWITCH_TIMEOUT_S = 300.0
 """A switch that compiles for the first time takes most of a minute, on a busy machine longer."""
 
 Group = Any
@@ -136,7 +136,8 @@ class Rank:
 
     def _wrong(self, name: str, buffers: torch.Tensor) -> int:
         """Elements of all ranks that are too far from the exact sum; at least one where ranks differ."""
-        fixed_point = not self.plan.sums_floats(name)
+        ours = name.removesuffix(SPINNING) == OURS
+        fixed_point = ours and self.status().get("path") not in FLOAT_PATHS
         wrong = 0
         digests = []
         for buffer in buffers:

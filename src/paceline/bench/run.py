@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from paceline.bench.plan import OURS, Outcome, Plan, Row
+from paceline.bench.plan import HOST, OURS, Outcome, Plan, Row
 from paceline.bench.processes import ChildError, Children
+from paceline.dataplane.compiled import cache_folder
 from paceline.live import namespaces
 
 RENDEZVOUS_PORT = 29577
 CONTROL_PORT = 7077
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 400.0
 """Until the first row: torch's import and a first compilation by every rank on a busy machine."""
 SIZE_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
@@ -52,6 +53,7 @@ def run(plan: Plan, report: Callable[[Row], None] = lambda row: None) -> Outcome
     with _place(plan) as place, Children() as children:
         if OURS in plan.backends:
             _start_switch(children, plan, place)
+            _compile(children, plan)
         output = _start_ranks(children, plan, place)
         for message in _messages(children, output):
             if "row" in message:
@@ -111,6 +113,15 @@ def _start_switch(children: Children, plan: Plan, place: Place) -> None:
     if plan.loss:
         command += ["--drop", str(plan.loss)]
     children.start("switch", place.in_switch(command), dict(os.environ))
+
+
+def _compile(children: Children, plan: Plan) -> None:
+    """Let one process compile the agent where that has not been done; all ranks at once would take much longer."""
+    if plan.expected_path() == HOST or any(cache_folder("live").glob("**/agent_loop.run-*.nbi")):
+        return
+    print("paceline: compiling the agent, once (a minute or more) ...", file=sys.stderr, flush=True)
+    children.start("compiler", [sys.executable, "-m", "paceline.bench.warm_up"], dict(os.environ))
+    children.wait("compiler", START_TIMEOUT_S)
 
 
 def _start_ranks(children: Children, plan: Plan, place: Place) -> IO[bytes]:

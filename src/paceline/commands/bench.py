@@ -104,7 +104,9 @@ def allreduce(
         _write_json(json_file, outcome)
     if json_file != "-":
         _show_ratios(outcome)
-    if any(row.wrong for row in outcome.rows):
+    if outcome.trouble():
+        typer.echo(f"paceline: bench allreduce: {outcome.trouble()}", err=True)
+    if outcome.trouble() or any(row.wrong for row in outcome.rows):
         raise typer.Exit(EXIT_FAILED)
 
 
