@@ -33,10 +33,13 @@ def step(loop: Loop) -> bool:
     if segments > 0:
         end_round(loop, time_ns)
     wake_ns = run_timers(loop, time_ns)
-    control.blocked = 0
-    sent = pump(loop, time_ns)
-    if flush(fd, loop.outbox) != 0:
-        control.blocked = 1
+    control.blocked = 1 if flush(fd, loop.outbox) != 0 else 0
+    sent = 0
+    if control.blocked == 0:
+        # Nothing new queues behind what the kernel had no room for: it would only age there, and time out.
+        sent = pump(loop, time_ns)
+        control.blocked = 1 if flush(fd, loop.outbox) != 0 else 0
+    if control.blocked != 0:
         loop.counters[SEND_BLOCKED] += 1
     # How long a turn takes, when it takes long: who is starved himself is slow to call others silent.
     control.step_ns = max(now_ns(loop.waiter) - time_ns, control.step_ns - control.step_ns // 64)

@@ -13,7 +13,7 @@ from paceline.live.agent_state import BY_CUSTODIANS, BY_SWITCH, SHARDS_MAX, Loop
 from paceline.live.sockets import pack_address, resolve
 from paceline.live.waiting import new_waiter
 
-RTO_MIN_NS = 30_000_000
+RTO_MIN_NS = 100_000_000
 RTO_MAX_NS = 2_000_000_000
 RTO_START_NS = 200_000_000
 _PATIENCE_NS = 20_000_000

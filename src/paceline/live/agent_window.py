@@ -2,7 +2,8 @@
 
 Once a round (as many results as were under way at its beginning):
 
-- hardly a loss: half as much again, up to the limit. Queues are then in the own host, which waits instead of losing;
+- hardly a loss: half as much again, up to the limit, unless round trips show a long queue: one that grows faster
+  than the timers learn looks like loss, and what is then sent again makes it longer;
 - many losses: half of it;
 - some losses and round trips well above the shortest: a little less, the path queues;
 - some losses and short round trips: a little more, the losses are not of our making.
@@ -19,6 +20,8 @@ LOSS_NONE = 0.02
 LOSS_HEAVY = 0.3
 RTT_QUEUEING = 1.5
 RTT_FREE = 1.25
+QUEUE_NS = 20e6
+"""A queue of this length keeps a link busy while its sender waits for a processor; a longer one only delays."""
 _RTT_MEMORY_NS = 10_000_000_000
 _PATIENCE_MIN_NS = 5_000_000
 _PATIENCE_MAX_NS = 1_000_000_000
@@ -28,13 +31,14 @@ _PATIENCE_MAX_NS = 1_000_000_000
 def next_window(window: float, lost: int, results: int, rtt_ns: float, rtt_min_ns: float) -> float:
     """The window of the next round, before its limits."""
     share = lost / max(1, lost + results)
+    queues = rtt_ns > max(RTT_QUEUEING * rtt_min_ns, rtt_min_ns + QUEUE_NS)
     if share <= LOSS_NONE:
-        return window * 1.5
+        return window if queues else window * 1.5
     if share > LOSS_HEAVY:
         return window * 0.5
-    if rtt_ns > RTT_QUEUEING * rtt_min_ns:
+    if queues:
         return window * 0.85
-    if rtt_ns < RTT_FREE * rtt_min_ns:
+    if rtt_ns < max(RTT_FREE * rtt_min_ns, rtt_min_ns + 0.5 * QUEUE_NS):
         return window * 1.1
     return window
 
