@@ -1,6 +1,5 @@
 """From a scenario and a policy to the arrays that the engine runs on."""
 
-import difflib
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from paceline.sim import world as w
 from paceline.sim.links import new_pool
 from paceline.sim.models import ModelProfile
 from paceline.sim.priority import PriorityRule
+from paceline.sim.build_faults import add_other_traffic, check_modes, check_slow_workers, fill_spells
 from paceline.sim.queue import new_queue, set_time
 from paceline.sim.scenario import Job, Scenario
 from paceline.sim.tables import Tables, build_tables
@@ -45,6 +45,7 @@ class _Sizes:
     """How much of everything a policy needs."""
 
     hosted: bool
+    """Workers' hosts are custodians: as the scenario says, or as well, since some job wants custody."""
     dedicated: int
     pool: int
     span: int
@@ -57,11 +58,14 @@ class _Sizes:
 
 def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Sizes:
     with_custodians = policy not in ("ring", "switchml")
-    hosted = with_custodians and scenario.custodians.placement == "workers"
-    dedicated = scenario.custodians.per_job if with_custodians and not hosted else 0
+    on_workers = scenario.custodians.placement == "workers"
+    dedicated = scenario.custodians.per_job if with_custodians and not on_workers else 0
+    hosted = with_custodians and (on_workers or any(job.has_custody for job in jobs))
     window = scenario.transport.window or scenario.network.bdp_packets()
     pool = 0
     span = 1 << max(4, (2 * window - 1).bit_length())
+    if any(job.has_custody for job in jobs):
+        span = max(span, 1 << (budget_chunks(scenario) - 1).bit_length())
     if policy == "switchml":
         pool = min(window, scenario.switch.slots // 2 // len(jobs))
         if pool < 1:
@@ -79,9 +83,14 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Si
         slots=1 if policy in ("ring", "ps") else scenario.switch.slots,
         width=min(CHECK_LANES, scenario.network.elements) if check else 0,
         workers=workers,
-        custodians=workers if hosted else dedicated * len(jobs),
+        custodians=workers * hosted + dedicated * len(jobs),
         workers_most=max(job.workers for job in jobs),
     )
+
+
+def budget_chunks(scenario: Scenario) -> int:
+    """How far a leader may run ahead of its results under custody."""
+    return max(64, scenario.straggler.budget // (4 * scenario.network.elements))
 
 
 def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: PriorityRule) -> Setup:
@@ -91,7 +100,8 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     models = [job.profile(scenario.network.rate) for job in jobs]
     sizes = _sizes(scenario, policy, jobs, check)
     place = place_jobs(scenario, jobs, sizes.dedicated)
-    _check_slow_workers(scenario, jobs)
+    check_slow_workers(scenario.faults, {job.name: job.workers for job in jobs})
+    check_modes(policy, scenario, jobs)
     tables = build_tables(scenario, jobs, models, rule)
     copies = sizes.workers_most if policy == "ps" else 1
     # The most that one event can put on a host's uplink, and the least that must be free before it.
@@ -103,6 +113,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     if policy == "ps":
         ring = min(ring, 1 << 15)
     links = build_links(scenario, place, ring)
+    add_other_traffic(links, scenario, place)
     timers = links.state.shape[0]
     levels = [1] * place.leaves + [2] * place.uppers
     code = SWITCH_POLICIES["none" if policy in ("ring", "ps") else policy]
@@ -110,7 +121,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     world = World(
         control=np.zeros(w.CONTROL_SIZE, dtype=np.int64),
         random=np.array([seed_word(seed, 1)], dtype=np.uint64),
-        queue=new_queue(timers + sizes.workers + sizes.custodians + 1),
+        queue=new_queue(timers + sizes.workers + sizes.custodians + 2),
         links=links,
         pool=new_pool(max(4096, 2 * room), sizes.width),
         switch=new_switches(
@@ -146,6 +157,8 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         samples=np.zeros((SAMPLES, len(jobs)), dtype=np.int32),
         sample_ns=np.zeros(SAMPLES, dtype=np.int64),
         outbox=np.zeros((room, 3), dtype=np.int64),
+        left_out=np.zeros((len(jobs), 2), dtype=np.uint64),
+        mail=np.zeros((4, 2), dtype=np.int64),
     )
     members, member_first = _members(place, len(jobs))
     world = world._replace(members=members, member_first=member_first)
@@ -161,6 +174,7 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.HOSTS], control[w.LEAVES], control[w.UPPERS] = place.hosts, place.leaves, place.uppers
     control[w.WORKERS], control[w.TIMERS] = sizes.workers, timers
     control[w.CLOCK] = timers + sizes.workers + sizes.custodians
+    control[w.COORDINATOR] = control[w.CLOCK] + 1
     control[w.JOBS_LEFT] = len(setup.jobs)
     control[w.LOSS] = threshold_of(faults.loss)
     control[w.DUPLICATE] = threshold_of(faults.duplicate)
@@ -168,17 +182,6 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.SAMPLE_EVERY_NS] = 2_000
     control[w.RING_ACK_EVERY] = setup.scenario.transport.ack_every
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
-
-
-def _check_slow_workers(scenario: Scenario, jobs: list[Job]) -> None:
-    workers = {job.name: job.workers for job in jobs}
-    for slow in scenario.faults.slow:
-        if slow.job not in workers:
-            close = difflib.get_close_matches(slow.job, workers, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(workers)}"
-            raise UserError(f"there is no job {slow.job!r}; {hint}", place="faults.slow")
-        if slow.worker >= workers[slow.job]:
-            raise UserError(f"job {slow.job!r} has no worker {slow.worker}", place="faults.slow")
 
 
 def _deaths(scenario: Scenario, jobs: list[Job], place: Place) -> object:
@@ -241,13 +244,17 @@ def _members(place: Place, jobs: int) -> tuple[object, object]:
 
 
 def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
-    world, place, tables = setup.world, setup.place, setup.tables
+    world, place, tables, scenario = setup.world, setup.place, setup.tables, setup.scenario
     worker = custodian = 0
     for j, job in enumerate(setup.jobs):
         leaves = [place.leaf_of_host[host] for host in place.worker_hosts[j]]
         fan_in = {leaf: leaves.count(leaf) for leaf in leaves}
         record = world.jobs[j]
         record.arrival_ns, record.chunks, record.table = job.arrival, tables.chunks[j], tables.first[j]
+        record.needed, record.micro_batches = job.workers, job.parts
+        record.forward_ns = int(tables.layers[j].forward_ns.sum())
+        record.backward_ns = int(tables.layers[j].backward_ns.sum())
+        fill_spells(record, job.name, scenario.faults)
         record.after_first = sum(len(earlier.after) for earlier in setup.jobs[:j])
         record.after_count = len(job.after)
         record.flows, record.iterations = tables.flows[j], job.iterations
@@ -263,7 +270,7 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         for rank, host in enumerate(place.worker_hosts[j]):
             _fill_worker(setup, sizes, worker + rank, j, rank, leaves, fan_in)
             world.endpoints[worker + rank] = (host, leaves[rank])
-        keepers = place.worker_hosts[j] if sizes.hosted else place.custodian_hosts[j]
+        keepers = [*(place.worker_hosts[j] if sizes.hosted else []), *place.custodian_hosts[j]]
         for number, host in enumerate(keepers):
             k = custodian + number
             _fill_custodian(setup, k, j, number if sizes.hosted else job.workers + number, fan_in)
@@ -301,6 +308,8 @@ def _fill_worker(
     sender.rto_min_ns, sender.rto_max_ns = transport.rto_min, transport.rto_max
     sender.reorder_chunks, sender.reorder_rtts = transport.reorder_chunks, transport.reorder_rtts
     sender.resends_max = transport.resends_max
+    if job.has_custody:
+        sender.budget = min(budget_chunks(scenario), sizes.span)
     start(setup.world.senders, i, float(transport.window_start or sender.window_max), transport.rto_start)
 
 
@@ -309,7 +318,8 @@ def _fill_custodian(setup: Setup, k: int, j: int, number: int, fan_in: dict[int,
     record = world.custodians.state[k]
     record.job, record.endpoint = j, number
     record.ring = world.custodians.chunks.shape[1]
-    asks = setup.policy not in ("atp", "ps")
+    # A new epoch may find results with some workers only: then custodians must ask for them.
+    asks = setup.policy not in ("atp", "ps") or setup.jobs[j].straggler != "off"
     record.reminders = record.pulls = int(asks)
     record.fan_in_upper = len(fan_in)
     record.count = scenario.network.elements

@@ -8,12 +8,12 @@ import numpy as np
 
 from paceline.dataplane.bits import chance, next_random
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
+from paceline.sim.compute import fail_job
 from paceline.sim.fabric import at_switch
 from paceline.sim.hosts import (
     at_custodian,
     at_worker,
     custodian_timer,
-    fail_job,
     new_epoch,
     next_wake_ns,
     pump,
@@ -24,6 +24,7 @@ from paceline.sim.links import DETOURS, copy_packet, dequeue, drop_reference, en
 from paceline.sim.queue import NEVER_NS, set_time
 from paceline.sim.world import (
     CLOCK,
+    COORDINATOR,
     CUSTODIAN_FORGETS,
     DUPLICATE,
     DUPLICATED,
@@ -31,6 +32,7 @@ from paceline.sim.world import (
     JOBS_LEFT,
     LOSS,
     LOST,
+    MAIL,
     NEXT_DEATH,
     NEXT_SAMPLE_NS,
     NOW_NS,
@@ -51,6 +53,8 @@ PAUSED = 1
 POOL_LOW_ROOM = 2
 TIMED_OUT = 3
 STUCK = 4
+COORDINATE = 5
+"""A worker asks its coordinator, or a coordinator wanted to be woken: see `coordinator.py`."""
 
 
 @compiled
@@ -77,6 +81,9 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
         if entity == clock:
             _tick(world, now_ns)
             continue
+        if entity == control[COORDINATOR]:
+            set_time(world.queue, entity, NEVER_NS)
+            return COORDINATE
         endpoint = entity - timers
         may_send = False
         if entity < timers:
@@ -110,6 +117,8 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             link_out, p_out, to_out = world.outbox[i, 0], world.outbox[i, 1], world.outbox[i, 2]
             enqueue(world.links, world.queue, world.pool, link_out, p_out, to_out, now_ns)
         control[OUT] = 0
+        if control[MAIL] > 0:
+            return COORDINATE
     return PAUSED
 
 

@@ -3,12 +3,12 @@
 All faults are off by default, and all randomness comes from the scenario's seed.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from paceline.config.toml import Section
-from paceline.config.units import TimeNs
+from paceline.config.units import Rate, TimeNs
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -19,6 +19,31 @@ class SlowWorker(Section):
     job: str
     worker: Annotated[int, Field(ge=0)]
     factor: Annotated[float, Field(ge=1, le=1000)]
+
+
+class SlowSpells(Section):
+    """Workers of a job that are slow for a while: a spell may begin with each iteration of each worker."""
+
+    job: str
+    probability: Probability
+    """That a spell begins, for each worker and iteration."""
+    factor: Annotated[float, Field(ge=1, le=1000)]
+    shortest: Annotated[float, Field(gt=0)] = 0.5
+    """Length of a spell, in iterations without slowness or waiting."""
+    longest: Annotated[float, Field(gt=0)] = 2.0
+    """Lengths are drawn evenly between the two."""
+
+
+class OtherTraffic(Section):
+    """A flow of constant rate that shares a host's link with the jobs, and heeds nobody."""
+
+    host: Annotated[int, Field(ge=0)]
+    rate: Rate
+    direction: Literal["to", "from"] = "to"
+    """To the host (its downlink) or from it (its uplink)."""
+    start: TimeNs = 0
+    end: TimeNs = 1_000_000_000_000_000
+    """When it begins and ends."""
 
 
 class SwitchDeath(Section):
@@ -57,6 +82,8 @@ class Faults(Section):
     reorder_delay: TimeNs = 5_000
     """How late; three detours of 1, 3 and 9 times this delay are drawn from."""
     slow: list[SlowWorker] = []
+    slow_spells: list[SlowSpells] = []
+    other_traffic: list[OtherTraffic] = []
     switch_dies: list[SwitchDeath] = []
     host_dies: list[HostDeath] = []
     custodian_forgets: list[CustodianLoss] = []

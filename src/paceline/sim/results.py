@@ -9,6 +9,7 @@ from paceline.dataplane import custodian as custody
 from paceline.dataplane.switch import COUNTER_NAMES
 from paceline.sim import world as w
 from paceline.sim.build import Setup
+from paceline.sim.coordinator import Coordinators, Decision
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,13 @@ class JobResult:
     failed: str | None = None
     waited_s: float = 0.0
     """From its arrival to its start, while jobs that come before it ran."""
+    straggler: str = "off"
+    left_out: int = 0
+    """Contributions that the sums are without: more than none makes them inexact."""
+    claims: dict[str, int] = field(default_factory=dict)
+    """Micro-batches that leaders took over: first claims, second claims, and claims that were fenced."""
+    deaths: int = 0
+    """Workers that were noticed to be dead."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,8 @@ class RunResult:
     wrong: int
     failed: str | None
     settings: dict[str, Any]
+    decisions: list[Decision]
+    """What the coordinators decided about stragglers, when and why."""
     occupancy: Occupancy = field(repr=False)
 
     def to_json(self, with_occupancy: bool = False) -> dict[str, Any]:
@@ -69,10 +79,13 @@ class RunResult:
         return data
 
 
-def collect(setup: Setup, reason: str, check: bool, wall_s: float) -> RunResult:
+def collect(
+    setup: Setup, coordinators: Coordinators, reason: str, check: bool, wall_s: float
+) -> RunResult:
     """Read a finished world."""
     world = setup.world
-    jobs = [_job_result(setup, j, reason) for j in range(len(setup.jobs))]
+    jobs = [_job_result(setup, coordinators, j, reason) for j in range(len(setup.jobs))]
+    whole = not any(job.left_out for job in jobs)
     times = [job.jct_s for job in jobs if job.jct_s is not None]
     complete = len(times) == len(jobs)
     ends = [job.arrival_s + job.jct_s for job in jobs if job.jct_s is not None]
@@ -103,7 +116,7 @@ def collect(setup: Setup, reason: str, check: bool, wall_s: float) -> RunResult:
         events=int(world.control[w.EVENTS]),
         packets=int(world.control[w.FORWARDED]),
         wall_s=wall_s,
-        exact=(wrong == 0 and checked > 0 and not failures) if check else None,
+        exact=(wrong == 0 and checked > 0 and not failures and whole) if check else (None if whole else False),
         checked=checked,
         wrong=wrong,
         failed="; ".join(failures) or None,
@@ -111,19 +124,27 @@ def collect(setup: Setup, reason: str, check: bool, wall_s: float) -> RunResult:
             "transport": setup.scenario.transport.model_dump(),
             "custodians": setup.scenario.custodians.model_dump(),
             "switch": setup.scenario.switch.model_dump(),
+            "straggler": setup.scenario.straggler.model_dump(),
         },
+        decisions=coordinators.decisions(),
         occupancy=_occupancy(setup),
     )
 
 
-def _job_result(setup: Setup, j: int, reason: str) -> JobResult:
+def _job_result(setup: Setup, coordinators: Coordinators, j: int, reason: str) -> JobResult:
     job, record = setup.jobs[j], setup.world.jobs[j]
     first = int(record.first_worker)
     workers = setup.world.workers[first : first + job.workers]
+    watching = coordinators.jobs.get(j)
+    help_given: dict[str, Any] = {"straggler": job.straggler}
+    if watching:
+        help_given |= {"left_out": watching.left_out, "deaths": len(watching.dead)}
+        help_given |= {"claims": dict(watching.claims)} if job.takes_over else {}
     if record.done_ns == 0:
+        failure = watching.failure if watching else None
         return JobResult(
             job.name, job.model, job.workers, job.arrival * 1e-9, None, job.iterations, None, None,
-            _why_failed(setup, j, reason),
+            failure or _why_failed(setup, j, reason), **help_given,
         )  # fmt: skip
     life_s = float(record.done_ns - record.arrival_ns) * 1e-9
     waited_s = float(record.started_ns - record.arrival_ns) * 1e-9
@@ -139,6 +160,7 @@ def _job_result(setup: Setup, j: int, reason: str) -> JobResult:
         mean_iteration_s=ran_s / job.iterations,
         blocked_share=min(1.0, max(0.0, blocked_s / ran_s)),
         waited_s=waited_s,
+        **help_given,
     )
 
 

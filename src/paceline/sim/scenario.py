@@ -28,6 +28,8 @@ POLICIES = ("esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip
 PolicyName = Literal["esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip"]
 assert set(POLICIES) - {"ring", "ps"} == set(SWITCH_POLICIES) - {"none"}
 
+StragglerMode = Literal["off", "custody", "takeover", "both", "backup", "timeout"]
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -104,6 +106,33 @@ class Custodians(Section):
     patience_max: TimeNs = 10_000_000
 
 
+class Help(Section):
+    """Stragglers: how they are noticed, and how leading workers help; for jobs whose `straggler` is not `off`."""
+
+    theta: Annotated[float, Field(gt=0, le=10)] = 0.125
+    """A worker is behind when it lags the leaders' median by more than this share of an iteration."""
+    window: Annotated[float, Field(gt=0, le=10)] = 0.0625
+    """How often progress is looked at, in iterations of computation."""
+    windows: Count = 2
+    """Behind for so many windows in a row, it straggles."""
+    clean_iterations: Count = 2
+    """A straggler leads again after so many iterations without being behind."""
+    lease: Annotated[float, Field(gt=0)] = 64.0
+    """A claimed micro-batch that is not done after so many times its compute time is free again."""
+    latency: TimeNs = 20_000
+    """Of a message to the coordinator, one way."""
+    budget: Size = 256_000_000
+    """Custody: host memory for gradients that a leader has sent and that have no result yet."""
+    dead_after: TimeNs = 10_000_000
+    """A worker silent for so long is taken for dead."""
+    stall: TimeNs = 2_000_000_000
+    """A job in which nothing moves for so long fails, and says who is missing."""
+    backup: Count = 1
+    """`backup`: how many of the slowest workers an iteration does without."""
+    timeout: TimeNs = 1_000_000
+    """`timeout`: how long after the first worker's first gradient the others are waited for."""
+
+
 class PolicySettings(Section):
     """What one policy has otherwise; keys as in `[transport]`, `[custodians]` and `[switch]`."""
 
@@ -135,6 +164,12 @@ class Job(Section):
     """Fuse layers until each has at least so many bytes of gradient."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Each worker's computation takes up to this share longer, drawn anew each iteration."""
+    straggler: StragglerMode = "off"
+    """What is done about a slow worker: `custody`, `takeover` or both; `backup` and `timeout`, for comparison,
+    leave it out of the sum."""
+    micro_batches: Annotated[int, Field(ge=1, le=64)] | None = None
+    """An iteration of a worker is computed in so many parts, whose gradients add up; by default 1, with
+    takeover 16."""
     hosts: list[int] | None = None
     """Where the workers are; by default the next hosts in turn."""
     after: list[str] = []
@@ -145,6 +180,19 @@ class Job(Section):
         if self.hosts is not None and len(self.hosts) != self.workers:
             raise ValueError(f"hosts names {len(self.hosts)} places for {self.workers} workers")
         return self
+
+    @property
+    def takes_over(self) -> bool:
+        return self.straggler in ("takeover", "both")
+
+    @property
+    def has_custody(self) -> bool:
+        return self.straggler in ("custody", "both")
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of an iteration."""
+        return self.micro_batches or (16 if self.takes_over else 1)
 
     def profile(self, rate_bps: float) -> ModelProfile:
         """The model's layers; synthetic ones are made for the link's rate."""
@@ -176,6 +224,7 @@ class Scenario(Section):
     transport: Transport = Transport()
     custodians: Custodians = Custodians()
     policy: dict[PolicyName, PolicySettings] = {}
+    straggler: Help = Help()
     job: Annotated[list[Job], Field(min_length=1)]
     faults: Faults = Faults()
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from paceline.dataplane.compiled import cache_folder, interpreted
 from paceline.sim import world as w
 from paceline.sim.build import Setup, build
-from paceline.sim.engine import ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
+from paceline.sim.coordinator import Coordinators
+from paceline.sim.engine import COORDINATE, ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
 from paceline.sim.links import grown_pool
 from paceline.sim.priority import PriorityRule, priority
 from paceline.sim.results import RunResult, collect
@@ -51,16 +52,22 @@ def simulate(
     setup = build(scenario, policy, scenario.seed, check, rule)
     run(setup.world, 0, setup.room, scenario.horizon)  # compiles, or loads what was compiled
     started = time.perf_counter()
-    reason = _run_to_end(setup, progress)
-    return collect(setup, reason, check, time.perf_counter() - started)
+    coordinators = Coordinators(setup)
+    reason = _run_to_end(setup, coordinators, progress)
+    return collect(setup, coordinators, reason, check, time.perf_counter() - started)
 
 
-def _run_to_end(setup: Setup, progress: Callable[[int, int], None] | None) -> str:
+def _run_to_end(
+    setup: Setup, coordinators: Coordinators, progress: Callable[[int, int], None] | None
+) -> str:
     total = sum(job.iterations * job.workers for job in setup.jobs)
     while True:
         stop = run(setup.world, _EVENTS_A_STEP, setup.room, setup.scenario.horizon)
         if stop == POOL_LOW_ROOM:
             setup.world = setup.world._replace(pool=grown_pool(setup.world.pool))
+        elif stop == COORDINATE:
+            coordinators.attend(setup)
+            continue
         elif stop == ENDED:
             return ""
         elif stop == TIMED_OUT:

@@ -4,7 +4,7 @@ Endpoints are numbered: workers of all jobs first, then custodians. A packet nam
 (`worker`, `custodian`: ranks first, then dedicated custodians); `endpoint_of` translates.
 
 Entities of the event queue: links (detours included), then one timer for each endpoint, then the clock of
-the run itself (arrivals, deaths, samples).
+the run itself (arrivals, deaths, samples), then the clock of the coordinators (`coordinator.py`).
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from paceline.dataplane.custodian import Custodians
 from paceline.dataplane.sender import Senders
 from paceline.dataplane.switch import Switch
 from paceline.sim.links import Links, Pool
-from paceline.sim.queue import Queue
+from paceline.sim.queue import NEVER_NS, Queue
 
 ABSENT = 0
 FORWARD = 1
@@ -26,7 +26,15 @@ BACKWARD = 3
 DRAINING = 4
 """The last backward pass is over; the last results are awaited."""
 FINISHED = 5
-PHASE_NAMES = ("absent", "forward", "blocked", "backward", "draining", "finished")
+HALF = 6
+"""The forward pass of a micro-batch in one piece: nothing waits inside it."""
+REST = 7
+"""The backward pass of a micro-batch after which another one comes: its gradient is kept, not sent."""
+ASKING = 8
+"""Between two passes, until the job's coordinator has said what comes next."""
+PHASE_NAMES = (
+    "absent", "forward", "blocked", "backward", "draining", "finished", "half", "rest", "asking",
+)  # fmt: skip
 
 IN_NETWORK = 0
 RING = 1
@@ -53,6 +61,15 @@ JOB = np.dtype(
         ("finished", "i4"),
         ("wrong", "i8"),
         ("checked", "i8"),
+        ("forward_ns", "i8"),
+        ("backward_ns", "i8"),
+        ("spell_low_ns", "i8"),
+        ("spell_high_ns", "i8"),
+        ("spell_num", "i8"),
+        ("spell_chance", "i8"),
+        ("micro_batches", "i4"),
+        ("helping", "i4"),
+        ("needed", "i4"),
         ("started_ns", "i8"),
         ("after_first", "i4"),
         ("after_count", "i4"),
@@ -71,6 +88,15 @@ WORKER = np.dtype(
         ("slow_den", "i8"),
         ("jitter_num", "i8"),
         ("received", "i8"),
+        ("piece_ns", "i8"),
+        ("work_ns", "i8"),
+        ("spell_until_ns", "i8"),
+        ("share", "u8"),
+        ("carries", "u8"),
+        ("owner", "i4"),
+        ("helped", "i4"),
+        ("micro", "i4"),
+        ("hold", "i4"),
         ("job", "i4"),
         ("rank", "i4"),
         ("phase", "i4"),
@@ -124,7 +150,13 @@ REORDERED = 20
 RING_ACK_EVERY = 21
 JITTER_SEED = 22
 OUT = 23
-CONTROL_SIZE = 24
+MAIL = 24
+COORDINATOR = 25
+CONTROL_SIZE = 26
+
+HALF_DONE = 0
+WHOLE_DONE = 1
+"""Kinds of mail: a worker has ended the forward pass of a micro-batch, or all of it."""
 
 
 class World(NamedTuple):
@@ -157,6 +189,8 @@ class World(NamedTuple):
     samples: Any
     sample_ns: Any
     outbox: Any
+    left_out: Any
+    mail: Any
 
 
 @compiled_inner

@@ -1,0 +1,309 @@
+"""A job whose leading workers help: who computes what next (takeover), and how sums are kept (custody).
+
+Roles come from `watching.py`. Custody changes roles in the transport, so a change of roles begins an epoch there;
+takeover alone does not. What happens when somebody dies is in `standing_in.py`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.dataplane import sender as sending
+from paceline.dataplane.straggler import COMPUTE_STRAGGLER, LEADING
+from paceline.sim import world as w
+from paceline.sim.build import Setup
+from paceline.sim.orders import ANOTHER, LAST, NOT_LAST, SEND, WAKE
+from paceline.sim.takeover import Claim, Ledgers, WorkPlan, is_whole
+from paceline.sim.watching import Plan, Watching
+
+
+class Helping(Watching):
+    """The coordinator of a job with `custody`, `takeover` or `both`, as long as nobody dies."""
+
+    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+        super().__init__(setup, j, plan)
+        self.takes_over, self.has_custody = self.job.takes_over, self.job.has_custody
+        self.latency_ns = self.help.latency
+        self.plans = [WorkPlan() for _ in range(self.n)]
+        self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
+        self.leaders = set(range(self.n))
+
+    # Roles.
+
+    def owners(self) -> list[int]:
+        """Whose work others may take: the dead, and compute stragglers."""
+        return sorted(self.dead) + [r for r in self.alive() if self.role(r) == COMPUTE_STRAGGLER]
+
+    def roles_changed(self, now_ns: int) -> None:
+        if self.has_custody:
+            leaders = {rank for rank in self.alive() if self.role(rank) == LEADING}
+            helps = bool(leaders) and len(leaders) < len(self.alive())
+            self.begin_epoch(leaders if helps else set(self.alive()), helps, now_ns)
+        if self.takes_over and self.owners():
+            self.record.helping = 1
+            self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
+            for owner in self.owners():
+                self.open_ledger(owner, now_ns)
+
+    def begin_epoch(self, leaders: set[int], helps: bool, now_ns: int) -> None:
+        """Everyone alive goes on in the next epoch; what has no result yet is sent again in it.
+
+        With help, leaders complete sums without the others, whose packets never hold an aggregator.
+        """
+        self.leaders = leaders
+        epoch = int(self.senders.epoch.max()) + 1
+        keepers = sum(1 << rank for rank in leaders) if helps or len(leaders) < self.n else 0
+        for rank in self.alive():
+            lags = int(helps and rank not in leaders)
+            sending.take_role(
+                self.world.senders,
+                self.first + rank,
+                epoch,
+                int(helps),
+                lags,
+                np.uint64(keepers),
+                len(leaders) if helps else self.n,
+            )
+            self.tell(rank, WAKE, now_ns)
+        names = ", ".join(map(str, sorted(leaders)))
+        what = f"workers {names} complete sums without the others" if helps else "all workers complete sums"
+        self.say(now_ns, "epoch", None, f"epoch {epoch}: {what}")
+
+    def open_ledger(self, owner: int, now_ns: int) -> bool:
+        """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""
+        if owner in self.ledgers.open:
+            return True
+        if owner in self.dead:
+            self.ledgers.create(owner, 0, False, now_ns)
+            return True
+        worker = self.workers[owner]
+        done = int(worker.micro)
+        if (
+            worker.iteration != self.ledgers.iteration
+            or worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
+            or self.plan_of(owner).final
+            or self.plan_of(owner).asked
+            or done >= self.job.parts
+        ):
+            return False
+        self.ledgers.create(owner, done, True, now_ns)
+        plan = self.plan_of(owner)
+        plan.held, plan.began_ns = self.ledgers.first_claim(owner), now_ns
+        return True
+
+    def plan_of(self, rank: int) -> WorkPlan:
+        """What is known of a worker's present iteration."""
+        iteration = int(self.workers[rank].iteration)
+        if self.plans[rank].iteration != iteration:
+            self.plans[rank] = WorkPlan(iteration)
+        return self.plans[rank]
+
+    # What comes next.
+
+    def asked(self, kind: int, rank: int, now_ns: int) -> None:
+        self.ledgers.begin(int(self.workers[rank].iteration))
+        owns = rank in self.ledgers.open or (rank in self.owners() and self.open_ledger(rank, now_ns))
+        if kind == w.HALF_DONE:
+            (self.owner_half if owns else self.leader_half)(rank, now_ns)
+        else:
+            (self.owner_whole if owns else self.leader_whole)(rank, now_ns)
+
+    def owner_half(self, rank: int, now_ns: int) -> None:
+        """A straggler half way: the last one that nobody races is committed, and its gradients leave as they come."""
+        plan = self.plan_of(rank)
+        assert plan.held is not None
+        if not self.ledgers.holds(plan.held):
+            self.claims["fenced"] += 1
+            self.owner_asks(rank, now_ns)
+        elif self.ledgers.free(rank) == 0 and not self.ledgers.is_raced(plan.held):
+            self.ledgers.commit(plan.held)
+            self.finalise(rank, now_ns)
+            self.tell(rank, LAST, now_ns)
+        else:
+            self.tell(rank, NOT_LAST, now_ns)
+
+    def owner_whole(self, rank: int, now_ns: int) -> None:
+        plan = self.plan_of(rank)
+        assert plan.held is not None
+        self.ledgers.pace_ns[rank] = float(now_ns - plan.began_ns)
+        if not self.ledgers.finish(plan.held):
+            self.claims["fenced"] += 1
+        self.owner_asks(rank, now_ns)
+
+    def owner_asks(self, rank: int, now_ns: int) -> None:
+        """A slow worker asks when it is ready: what it held in advance, others could not take."""
+        plan = self.plan_of(rank)
+        plan.held = None
+        iteration = plan.iteration
+        self.plan(now_ns + self.latency_ns, lambda then_ns: self.owner_claims(rank, iteration, then_ns))
+
+    def owner_claims(self, rank: int, iteration: int, now_ns: int) -> None:
+        plan = self.plans[rank]
+        if self.is_over(rank, iteration):
+            return
+        plan.held = self.ledgers.take(rank, rank, now_ns) if self.ledgers.free(rank) else None
+        plan.began_ns = now_ns
+        what = ANOTHER if plan.held else SEND
+        self.later(rank, what, now_ns)
+
+    def owner_fenced(self, rank: int, iteration: int, now_ns: int) -> None:
+        """Somebody else has committed what this straggler works on: it stops, and sends what it has."""
+        plan = self.plans[rank]
+        if self.is_over(rank, iteration) or plan.held is None or self.ledgers.holds(plan.held):
+            return
+        if self.workers[rank].phase == w.ASKING:
+            return
+        self.claims["fenced"] += 1
+        plan.held = None
+        self.finalise(rank, now_ns)
+        self.tell(rank, SEND, now_ns)
+
+    def leader_half(self, rank: int, now_ns: int) -> None:
+        """A leader half way: is there another one to come? It asked when it began this one."""
+        plan = self.plan_of(rank)
+        if plan.held is None and self.workers[rank].micro + 1 < self.job.parts:
+            self.tell(rank, NOT_LAST, now_ns)
+            return
+        if not plan.asked:
+            self.ask_ahead(rank, now_ns)
+        if now_ns < plan.ready_ns:
+            iteration = plan.iteration
+            self.plan(
+                plan.ready_ns,
+                lambda then_ns: None if self.is_over(rank, iteration) else self.leader_half(rank, then_ns),
+            )
+        elif plan.following:
+            self.tell(rank, NOT_LAST, now_ns)
+        elif plan.held is not None and not self.ledgers.commit(plan.held):
+            self.claims["fenced"] += 1
+            plan.held = None
+            self.finalise(rank, now_ns)
+            self.tell(rank, SEND, now_ns)
+        else:
+            if plan.held is not None:
+                owner = plan.held[0]
+                self.plan(
+                    now_ns + self.latency_ns,
+                    lambda then_ns: self.owner_fenced(owner, plan.iteration, then_ns),
+                )
+            self.finalise(rank, now_ns)
+            self.tell(rank, LAST, now_ns)
+
+    def leader_whole(self, rank: int, now_ns: int) -> None:
+        """A leader has ended a micro-batch: the next of its own, or the one that it asked for."""
+        plan = self.plan_of(rank)
+        if plan.held is not None and not self.ledgers.finish(plan.held):
+            self.claims["fenced"] += 1
+        plan.held = None
+        micro = int(self.workers[rank].micro)
+        if micro < self.job.parts:
+            self.tell(rank, ANOTHER, now_ns)
+            if micro + 1 == self.job.parts:
+                self.ask_ahead(rank, now_ns)
+        elif plan.following:
+            plan.held = plan.following.pop(0)
+            plan.began_ns = now_ns
+            self.tell(rank, ANOTHER, now_ns)
+            if not plan.following:
+                self.ask_ahead(rank, now_ns)
+        else:
+            self.finalise(rank, now_ns)
+            self.tell(rank, SEND, now_ns)
+
+    def ask_ahead(self, rank: int, now_ns: int) -> None:
+        """Ask for the next micro-batch while the present one is computed."""
+        plan = self.plan_of(rank)
+        plan.asked = True
+        plan.ready_ns = now_ns + 2 * self.latency_ns
+        iteration, ready_ns = plan.iteration, now_ns + self.unit_ns
+
+        def decide(then_ns: int) -> None:
+            if not self.is_over(rank, iteration):
+                plan.following = self.choose(rank, then_ns, ready_ns)
+
+        self.plan(now_ns + self.latency_ns, decide)
+
+    def choose(self, rank: int, now_ns: int, ready_ns: int) -> list[Claim]:
+        """The claim that a leader gets: where most is left to do, of one owner an iteration."""
+        plan = self.plan_of(rank)
+        best = None
+        for owner in self.owners():
+            if owner == rank or (plan.owner >= 0 and owner != plan.owner) or not self.open_ledger(owner, now_ns):
+                continue
+            if not self.ledgers.worth_taking(owner, now_ns, ready_ns, owner not in self.dead):
+                continue
+            if best is None or self.load(owner) > self.load(best):
+                best = owner
+        if best is None:
+            return []
+        second = self.ledgers.free(best) == 0
+        got = self.ledgers.take(best, rank, now_ns)
+        if got is None:
+            return []
+        plan.owner = best
+        self.claims["second" if second else "first"] += 1
+        self.say_claim(rank, got, second, now_ns)
+        return [got]
+
+    def load(self, owner: int) -> float:
+        """Free micro-batches for each helper that the owner has."""
+        helpers = sum(1 for plan in self.plans if plan.owner == owner)
+        return self.ledgers.free(owner) / (1 + helpers)
+
+    def say_claim(self, rank: int, got: Claim, second: bool, now_ns: int) -> None:
+        owner, m, _ = got
+        pace = self.ledgers.pace_ns.get(owner)
+        slow = f", which takes {pace * 1e-6:.3g} ms for one" if pace and owner not in self.dead else ""
+        why = "none was free: it races the owner" if second else f"{self.ledgers.free(owner)} are left free"
+        self.say(now_ns, "claim", rank, f"takes micro-batch {m} of worker {owner}{slow}; {why}")
+
+    # What a worker contributes.
+
+    def finalise(self, rank: int, now_ns: int) -> None:
+        """Fix what a worker's packets of this iteration hold, before the first of them."""
+        plan = self.plan_of(rank)
+        plan.final = True
+        owner, share, carries = -1, 0, 1 << rank
+        if rank in self.ledgers.open:
+            owner, share, carries = rank, self.ledgers.share(rank, rank), 0
+        elif plan.owner >= 0:
+            owner, share = plan.owner, self.ledgers.share(plan.owner, rank)
+        if is_whole(share):
+            carries, share = carries | 1 << owner, 0
+        for adopted in plan.adopted:
+            carries |= 1 << adopted
+        self.contribute(rank, carries, owner if share else 0, share)
+
+    def contribute(self, rank: int, carries: int, owner: int, share: int) -> None:
+        worker: Any = self.workers[rank]
+        worker.helped = int(carries != 1 << rank or share != 0)
+        worker.carries, worker.owner, worker.share = np.uint64(carries), owner, np.uint64(share)
+        if self.policy == "switchml":
+            # A pool counts one bit a worker, whatever the worker has taken or given.
+            return
+        sending.set_share(
+            self.world.senders, self.first + rank, np.uint64(carries), owner, np.uint64(share)
+        )
+
+    def later(self, rank: int, what: int, now_ns: int) -> None:
+        """The answer is on its way."""
+        iteration = self.plans[rank].iteration
+
+        def arrives(then_ns: int) -> None:
+            if not self.is_over(rank, iteration):
+                if what == SEND:
+                    self.finalise(rank, then_ns)
+                self.tell(rank, what, then_ns)
+
+        self.plan(now_ns + self.latency_ns, arrives)
+
+    def is_over(self, rank: int, iteration: int) -> bool:
+        """Has the worker died, or gone on, since an answer was planned?"""
+        plan = self.plans[rank]
+        return rank in self.dead or plan.iteration != iteration or plan.final or self.record.failed_ns != 0
+
+    def tick(self, now_ns: int) -> None:
+        super().tick(now_ns)
+        if self.record.helping and not self.owners() and not (self.workers.helped != 0).any():
+            self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
+            self.record.helping = int(bool(self.ledgers.open))
