@@ -37,10 +37,13 @@ def check_modes(policy: str, scenario: Scenario, jobs: list[Job]) -> None:
             continue
         place = f"job {job.name!r}"
         if policy in ("ring", "ps"):
-            raise UserError(f"straggler = {mode!r} needs in-network aggregation; {policy} has none", place=place)
+            raise UserError(
+                f"straggler = {mode!r} needs in-network aggregation; {policy} has none", place=place
+            )
         if policy == "switchml" and job.has_custody:
             raise UserError(
-                f"straggler = {mode!r} needs custodians, and switchml has none; 'takeover' works there", place=place
+                f"straggler = {mode!r} needs custodians, and switchml has none; 'takeover' works there",
+                place=place,
             )
         if job.takes_over and job.parts < 2:
             raise UserError(f"straggler = {mode!r} needs at least 2 micro-batches", place=place)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from paceline.sim import world as w
 from paceline.sim.build import Setup
+from paceline.sim.helping import Helping
 from paceline.sim.leaving_out import LeavingOut
 from paceline.sim.queue import set_time
-from paceline.sim.helping import Helping
 from paceline.sim.watching import Decision, Watching
 
 __all__ = ["Coordinators", "Decision"]

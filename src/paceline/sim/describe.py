@@ -37,6 +37,7 @@ TABLES: dict[str, type[Section]] = {
     "switch keys": scenario.SwitchMemory,
     "transport keys": scenario.Transport,
     "custodian keys": scenario.Custodians,
+    "straggler keys": scenario.Help,
     "job keys": scenario.Job,
     "fault keys": faults.Faults,
 }
@@ -72,6 +73,10 @@ MEANINGS = {
     "*.time": "When it happens.",
     "SlowWorker.worker": "Its rank, from 0.",
     "SlowWorker.factor": "Times as long.",
+    "SlowSpells.factor": "Times as long, while the spell lasts.",
+    "OtherTraffic.host": "Whose link; numbered as below `host_dies`.",
+    "OtherTraffic.rate": "Less than the link's own.",
+    "OtherTraffic.start": "When it begins.",
     "SwitchDeath.switch": "Leaf switches are numbered first, then the upper ones; a star has switch 0.",
     "HostDeath.host": "Workers' hosts come first, then those of dedicated custodians.",
 }

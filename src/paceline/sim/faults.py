@@ -43,7 +43,7 @@ class OtherTraffic(Section):
     """To the host (its downlink) or from it (its uplink)."""
     start: TimeNs = 0
     end: TimeNs = 1_000_000_000_000_000
-    """When it begins and ends."""
+    """When it ends; by default never."""
 
 
 class SwitchDeath(Section):

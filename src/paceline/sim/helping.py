@@ -228,7 +228,11 @@ class Helping(Watching):
         plan = self.plan_of(rank)
         best = None
         for owner in self.owners():
-            if owner == rank or (plan.owner >= 0 and owner != plan.owner) or not self.open_ledger(owner, now_ns):
+            if (
+                owner == rank
+                or (plan.owner >= 0 and owner != plan.owner)
+                or not self.open_ledger(owner, now_ns)
+            ):
                 continue
             if not self.ledgers.worth_taking(owner, now_ns, ready_ns, owner not in self.dead):
                 continue
@@ -281,9 +285,7 @@ class Helping(Watching):
         if self.policy == "switchml":
             # A pool counts one bit a worker, whatever the worker has taken or given.
             return
-        sending.set_share(
-            self.world.senders, self.first + rank, np.uint64(carries), owner, np.uint64(share)
-        )
+        sending.set_share(self.world.senders, self.first + rank, np.uint64(carries), owner, np.uint64(share))
 
     def later(self, rank: int, what: int, now_ns: int) -> None:
         """The answer is on its way."""

@@ -66,9 +66,7 @@ def pump(world: World, w: int, now_ns: int) -> None:
     width = pool.values.shape[1]
     step = worker.iteration * world.priorities.shape[1] // job.iterations
     last = -1
-    while worker.hold == 0 and sending.poll_transmit(
-        world.senders, w, pool.packets[peek_free(pool)], now_ns
-    ):
+    while worker.hold == 0 and sending.poll_transmit(world.senders, w, pool.packets[peek_free(pool)], now_ns):
         p = take(pool)
         packet = pool.packets[p]
         if job.transport == RING:

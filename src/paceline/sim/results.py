@@ -79,9 +79,7 @@ class RunResult:
         return data
 
 
-def collect(
-    setup: Setup, coordinators: Coordinators, reason: str, check: bool, wall_s: float
-) -> RunResult:
+def collect(setup: Setup, coordinators: Coordinators, reason: str, check: bool, wall_s: float) -> RunResult:
     """Read a finished world."""
     world = setup.world
     jobs = [_job_result(setup, coordinators, j, reason) for j in range(len(setup.jobs))]
@@ -116,7 +114,9 @@ def collect(
         events=int(world.control[w.EVENTS]),
         packets=int(world.control[w.FORWARDED]),
         wall_s=wall_s,
-        exact=(wrong == 0 and checked > 0 and not failures and whole) if check else (None if whole else False),
+        exact=(wrong == 0 and checked > 0 and not failures and whole)
+        if check
+        else (None if whole else False),
         checked=checked,
         wrong=wrong,
         failed="; ".join(failures) or None,

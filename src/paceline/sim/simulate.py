@@ -57,9 +57,7 @@ def simulate(
     return collect(setup, coordinators, reason, check, time.perf_counter() - started)
 
 
-def _run_to_end(
-    setup: Setup, coordinators: Coordinators, progress: Callable[[int, int], None] | None
-) -> str:
+def _run_to_end(setup: Setup, coordinators: Coordinators, progress: Callable[[int, int], None] | None) -> str:
     total = sum(job.iterations * job.workers for job in setup.jobs)
     while True:
         stop = run(setup.world, _EVENTS_A_STEP, setup.room, setup.scenario.horizon)

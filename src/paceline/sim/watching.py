@@ -2,8 +2,9 @@
 
 Progress is what detection wants (`dataplane/straggler.py`): chunks computed and chunks delivered. A pass that was
 computed counts for as many chunks as its part of the iteration's computation, so a slow worker shows long before it
-should have sent. Delivered is that, less what waits to be sent. A window of chunks without results couples the workers: nobody
-can be further ahead of a slow uplink than that. So a lag there counts in windows: half a window is as much as theta.
+should have sent. Delivered is that, less what waits to be sent. A window of chunks without results couples the
+workers: nobody can be further ahead of a slow uplink than that. So a lag there counts in windows: half a window is as
+much as theta.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.straggler import (
     BANDWIDTH_STRAGGLER,
     COMPUTE_STRAGGLER,
@@ -173,7 +175,7 @@ class Watching:
             int(self.workers.micro.sum()),
             int(self.senders.oldest.sum()),
             int(self.senders.next.sum()),
-            int((self.workers.due_ns < w.NEVER_NS).sum()) > 0,
+            int((self.workers.due_ns < NEVER_NS).sum()) > 0,
         )
         if signature != self.signature or signature[-1]:
             self.signature, self.moved_ns = signature, now_ns

@@ -16,7 +16,7 @@ from paceline.dataplane.custodian import Custodians
 from paceline.dataplane.sender import Senders
 from paceline.dataplane.switch import Switch
 from paceline.sim.links import Links, Pool
-from paceline.sim.queue import NEVER_NS, Queue
+from paceline.sim.queue import Queue
 
 ABSENT = 0
 FORWARD = 1
