@@ -11,6 +11,7 @@ from paceline.errors import UserError
 from paceline.sim import simulate as simulating
 from paceline.sim import world as w
 from paceline.sim.build import build
+from paceline.sim.coordinator import Coordinators
 from paceline.sim.engine import ENDED, PAUSED, run
 from paceline.sim.links import new_pool
 from paceline.sim.priority import priority
@@ -164,7 +165,7 @@ def test_a_pool_that_has_to_grow_does_not_change_the_run(policy: str) -> None:
     setup = build(scenario, policy, scenario.seed, True, priority)
     width = setup.world.pool.values.shape[1]
     setup.world = setup.world._replace(pool=new_pool(setup.room, width))
-    assert _run_to_end(setup, None) == ""
+    assert _run_to_end(setup, Coordinators(setup), None) == ""
     assert setup.world.pool.packets.shape[0] > setup.room
     assert facts(collect(setup, "", True, 0.0)) == facts(simulate(scenario, policy, check=True))
 
@@ -182,7 +183,7 @@ def test_every_packet_and_aggregator_is_given_back(policy: str) -> None:
     """At the end nothing holds a packet but the links, and no aggregator is taken."""
     scenario = contended(faults=STRUCK)
     setup = build(scenario, policy, 3, True, priority)
-    assert _run_to_end(setup, None) == ""
+    assert _run_to_end(setup, Coordinators(setup), None) == ""
     pool, links = setup.world.pool, setup.world.links
     on_links = set()
     for at in range(links.state.shape[0]):

@@ -31,6 +31,7 @@ Examples:
 
   paceline simulate examples/simulate/leaf-spine.toml --set "network.rate=25 Gbit/s" --json -
 """
+DECISIONS_SHOWN_MAX = 12
 JOBS_SHOWN_MAX = 16
 WIDE = 132
 """Columns of a terminal that holds the whole table; a narrower one gets it in two parts."""
@@ -79,7 +80,7 @@ def simulate(
         write_page(html, loaded, results, _command(scenario, names, overrides, loaded.seed, check))
     if json_file != "-":
         _show(results, html)
-    if any(result.failed or result.exact is False for result in results):
+    if any(result.failed or result.wrong for result in results):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -247,14 +248,29 @@ def _show(results: "list[RunResult]", html: Path | None) -> None:
         console.print("\nCompletion time of each job:", style="bold")
         _table(console, ["job", *(result.policy for result in results)], report.job_rows(results))
     for result in results:
+        _show_stragglers(console, result)
         if result.failed:
             console.print(f"\n{result.policy} failed: {result.failed}", style="red", markup=False)
-        elif result.exact is False:
+        elif result.wrong:
             console.print(
                 f"\n{result.policy}: {result.wrong:,} of {result.checked:,} sums were wrong", style="red"
             )
     if html is not None:
         console.print(f"\npage: {html}", markup=False, soft_wrap=True)
+
+
+def _show_stragglers(console: Any, result: "RunResult") -> None:
+    """Who straggled, when, why and what was done; nothing for runs without help."""
+    from paceline.report import simulation as report
+
+    lines = report.help_lines(result)
+    if lines:
+        console.print(f"\nStragglers under {result.policy}:", style="bold", markup=False)
+        rows = report.straggler_rows(result, DECISIONS_SHOWN_MAX)
+        if rows:
+            _table(console, ["time", "job", "worker", "what", "why"], rows)
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def _chosen(columns: tuple[str, ...], rows: list[list[str]], names: list[str]) -> list[list[str]]:

@@ -34,6 +34,7 @@ _OUTCOME = (
     "exact",
 )
 _COUNTED = ("completions", "preemptions", "fallbacks", "reminders", "downgrades", "flushes", "duplicates")
+_DECISIONS_MAX = 40
 _SOFT = "#9aa5b1"
 
 
@@ -56,8 +57,47 @@ def row(result: RunResult, best_s: float | None) -> list[str]:
         *(counted if in_network else ["-"] * len(counted)),
         f"{result.transport['resent']:,}",
         format_size(result.traffic_bytes),
-        "not checked" if result.exact is None else "yes" if result.exact else "NO",
+        exactness(result),
     ]
+
+
+def exactness(result: RunResult) -> str:
+    """Were the sums those over everyone? Contributions left out on purpose make them inexact, checked or not."""
+    if any(job.left_out for job in result.jobs):
+        return "INEXACT"
+    return "not checked" if result.exact is None else "yes" if result.exact else "NO"
+
+
+def straggler_rows(result: RunResult, most: int) -> list[list[str]]:
+    """What coordinators decided, when and why; claims, which are many, are counted below."""
+    told = [decision for decision in result.decisions if decision.kind != "claim"]
+    rows = [
+        [seconds(d.time_s), d.job, "-" if d.worker is None else str(d.worker), d.kind, d.reason]
+        for d in told[:most]
+    ]
+    if len(told) > most:
+        rows.append(["...", "", "", "", f"{len(told) - most} more, in --json"])
+    return rows
+
+
+def help_lines(result: RunResult) -> list[str]:
+    """One line a job with help: how much was taken over, and whether its sums are exact."""
+    lines = []
+    for job in result.jobs:
+        if job.straggler == "off":
+            continue
+        parts = [f"{job.name}: straggler = {job.straggler}"]
+        if job.claims:
+            parts.append(
+                "{first} micro-batches taken over, {second} raced, {fenced} thrown away".format(**job.claims)
+            )
+        if job.deaths:
+            parts.append(f"{job.deaths} died")
+        parts.append(
+            f"INEXACT: {job.left_out} contributions left out" if job.left_out else "nothing left out"
+        )
+        lines.append("; ".join(parts))
+    return lines
 
 
 def _outcome(result: RunResult, best_s: float | None) -> list[object]:
@@ -71,7 +111,7 @@ def _outcome(result: RunResult, best_s: float | None) -> list[object]:
         round(100 * result.switch["utilisation_mean"], 1) if result.occupancy.time_s else None,
         round(result.traffic_bytes / 1e6),
         result.transport["resent"],
-        "not checked" if result.exact is None else result.exact,
+        exactness(result),
     ]
 
 
@@ -96,6 +136,11 @@ def write_page(path: Path, scenario: Scenario, results: Sequence[RunResult], com
     for result in results:
         if result.failed:
             page.text(f"{result.policy} failed: {result.failed}.")
+    for result in results:
+        if lines := help_lines(result):
+            page.heading(f"Stragglers under {result.policy}")
+            page.items(lines)
+            page.table(("time", "job", "worker", "what", "why"), straggler_rows(result, _DECISIONS_MAX))
     page.heading("Completion time by job")
     page.figure(_completion_figure(results), "From a job's arrival to its last result; shorter is better.")
     in_network = [result for result in results if result.occupancy.time_s]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from paceline.sim import world as w
 from paceline.sim.build import Setup
-from paceline.sim.helping import Helping
 from paceline.sim.leaving_out import LeavingOut
 from paceline.sim.queue import set_time
+from paceline.sim.standing_in import StandingIn
 from paceline.sim.watching import Decision, Watching
 
 __all__ = ["Coordinators", "Decision"]
@@ -44,7 +44,7 @@ class Coordinators:
         for j, job in enumerate(setup.jobs):
             if job.straggler == "off":
                 continue
-            kind = LeavingOut if job.straggler in ("backup", "timeout") else Helping
+            kind = LeavingOut if job.straggler in ("backup", "timeout") else StandingIn
             self.jobs[j] = kind(setup, j, self._due.plan)
             self._due.plan(job.arrival, self.jobs[j].tick)
         self._wake()

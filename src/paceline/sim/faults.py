@@ -35,7 +35,7 @@ class SlowSpells(Section):
 
 
 class OtherTraffic(Section):
-    """A flow of constant rate that shares a host's link with the jobs, and heeds nobody."""
+    """A flow of constant rate on a host's link: it heeds nobody, and leaves the jobs the rest of the rate."""
 
     host: Annotated[int, Field(ge=0)]
     rate: Rate

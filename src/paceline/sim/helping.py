@@ -16,6 +16,10 @@ from paceline.sim.orders import ANOTHER, LAST, NOT_LAST, SEND, WAKE
 from paceline.sim.takeover import Claim, Ledgers, WorkPlan, is_whole
 from paceline.sim.watching import Plan, Watching
 
+REORDER_CHUNKS = 64
+REORDER_RTTS = 2.0
+"""With custodians on many hosts: results overtake each other by so much, and nothing is lost."""
+
 
 class Helping(Watching):
     """The coordinator of a job with `custody`, `takeover` or `both`, as long as nobody dies."""
@@ -27,12 +31,27 @@ class Helping(Watching):
         self.plans = [WorkPlan() for _ in range(self.n)]
         self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
         self.leaders = set(range(self.n))
+        self.without_dedicated = False
+        self.plain = setup.scenario.transport
+        self.plain_patience_ns = setup.scenario.custodians.patience
 
     # Roles.
 
     def owners(self) -> list[int]:
-        """Whose work others may take: the dead, and compute stragglers."""
-        return sorted(self.dead) + [r for r in self.alive() if self.role(r) == COMPUTE_STRAGGLER]
+        """Whose work others may take: the dead, and compute stragglers while somebody leads."""
+        slow = [rank for rank in self.alive() if self.role(rank) == COMPUTE_STRAGGLER]
+        return sorted(self.dead) + (slow if self.somebody_leads() else [])
+
+    def somebody_leads(self) -> bool:
+        return any(self.role(rank) == LEADING for rank in self.alive())
+
+    def orphan(self, rank: int) -> int:
+        """A dead worker whose part a straggler must compute, since nobody leads; -1 if there is none."""
+        if not self.somebody_leads():
+            for owner in self.dead & self.ledgers.open.keys():
+                if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
+                    return owner
+        return -1
 
     def roles_changed(self, now_ns: int) -> None:
         if self.has_custody:
@@ -52,7 +71,8 @@ class Helping(Watching):
         """
         self.leaders = leaders
         epoch = int(self.senders.epoch.max()) + 1
-        keepers = sum(1 << rank for rank in leaders) if helps or len(leaders) < self.n else 0
+        chosen = helps or len(leaders) < self.n or self.without_dedicated
+        keepers = sum(1 << rank for rank in leaders) if chosen else 0
         for rank in self.alive():
             lags = int(helps and rank not in leaders)
             sending.take_role(
@@ -65,9 +85,24 @@ class Helping(Watching):
                 len(leaders) if helps else self.n,
             )
             self.tell(rank, WAKE, now_ns)
+        self.be_patient(helps)
         names = ", ".join(map(str, sorted(leaders)))
         what = f"workers {names} complete sums without the others" if helps else "all workers complete sums"
         self.say(now_ns, "epoch", None, f"epoch {epoch}: {what}")
+
+    def be_patient(self, helps: bool) -> None:
+        """Sums that wait for a straggler need no reminder for a while, and many custodians answer out of order."""
+        self.senders.reorder_chunks = (
+            max(REORDER_CHUNKS, self.plain.reorder_chunks) if helps else self.plain.reorder_chunks
+        )
+        self.senders.rto_min_ns = max(self.help.patience, self.plain.rto_min) if helps else self.plain.rto_min
+        self.senders.reorder_rtts = (
+            max(REORDER_RTTS, self.plain.reorder_rtts) if helps else self.plain.reorder_rtts
+        )
+        if self.record.on_workers != 0:
+            first = int(self.record.first_custodian)
+            keepers = self.world.custodians.state[first : first + self.n]
+            keepers.patience_ns = self.help.patience if helps else self.plain_patience_ns
 
     def open_ledger(self, owner: int, now_ns: int) -> bool:
         """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""
@@ -115,7 +150,7 @@ class Helping(Watching):
         if not self.ledgers.holds(plan.held):
             self.claims["fenced"] += 1
             self.owner_asks(rank, now_ns)
-        elif self.ledgers.free(rank) == 0 and not self.ledgers.is_raced(plan.held):
+        elif not self.ledgers.free(rank) and not self.ledgers.is_raced(plan.held) and self.orphan(rank) < 0:
             self.ledgers.commit(plan.held)
             self.finalise(rank, now_ns)
             self.tell(rank, LAST, now_ns)
@@ -141,8 +176,11 @@ class Helping(Watching):
         plan = self.plans[rank]
         if self.is_over(rank, iteration):
             return
-        plan.held = self.ledgers.take(rank, rank, now_ns) if self.ledgers.free(rank) else None
+        owner = rank if self.ledgers.free(rank) else self.orphan(rank)
+        plan.held = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
         plan.began_ns = now_ns
+        if owner not in (-1, rank):
+            plan.adopted.add(owner)
         what = ANOTHER if plan.held else SEND
         self.later(rank, what, now_ns)
 
@@ -174,27 +212,63 @@ class Helping(Watching):
             )
         elif plan.following:
             self.tell(rank, NOT_LAST, now_ns)
-        elif plan.held is not None and not self.ledgers.commit(plan.held):
+        else:
+            self.wait_at_gate(rank, LAST if self.commit(rank, now_ns) else SEND, now_ns)
+
+    def commit(self, rank: int, now_ns: int) -> bool:
+        """The present micro-batch is the last: it is this worker's. False if somebody else was quicker."""
+        plan = self.plans[rank]
+        if plan.held is None or plan.committed:
+            return True
+        if not self.ledgers.commit(plan.held):
             self.claims["fenced"] += 1
             plan.held = None
+            return False
+        plan.committed = True
+        owner, iteration = plan.held[0], plan.iteration
+        self.plan(now_ns + self.latency_ns, lambda then_ns: self.owner_fenced(owner, iteration, then_ns))
+        return True
+
+    def wait_at_gate(self, rank: int, order: int, now_ns: int) -> None:
+        """Leaders begin their last backward passes together: their sums then fill side by side in the switch.
+
+        Who is ready first would only wait for results, with its sums in aggregators that cannot be complete.
+        """
+        self.plans[rank].gate = order
+        self.open_gate(now_ns)
+
+    def open_gate(self, now_ns: int) -> None:
+        """Let the leaders go if none of them still computes something that comes before."""
+        iteration = self.ledgers.iteration
+        leaders = [rank for rank in self.alive() if rank not in self.ledgers.open]
+        ready = []
+        for rank in leaders:
+            plan, worker = self.plans[rank], self.workers[rank]
+            if worker.iteration > iteration or worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED):
+                continue
+            if plan.iteration != iteration or plan.gate < 0:
+                return
+            ready.append(rank)
+        for rank in ready:
             self.finalise(rank, now_ns)
-            self.tell(rank, SEND, now_ns)
+            self.tell(rank, self.plans[rank].gate, now_ns)
+
+    def reconsider(self, rank: int, now_ns: int) -> None:
+        """There is something to compute again: a leader at the gate may take it."""
+        plan = self.plans[rank]
+        order, plan.gate, plan.asked = plan.gate, -1, False
+        if order == LAST:
+            self.leader_half(rank, now_ns)
         else:
-            if plan.held is not None:
-                owner = plan.held[0]
-                self.plan(
-                    now_ns + self.latency_ns,
-                    lambda then_ns: self.owner_fenced(owner, plan.iteration, then_ns),
-                )
-            self.finalise(rank, now_ns)
-            self.tell(rank, LAST, now_ns)
+            plan.following = self.choose(rank, now_ns, now_ns)
+            self.leader_whole(rank, now_ns)
 
     def leader_whole(self, rank: int, now_ns: int) -> None:
         """A leader has ended a micro-batch: the next of its own, or the one that it asked for."""
         plan = self.plan_of(rank)
         if plan.held is not None and not self.ledgers.finish(plan.held):
             self.claims["fenced"] += 1
-        plan.held = None
+        plan.held, plan.committed = None, False
         micro = int(self.workers[rank].micro)
         if micro < self.job.parts:
             self.tell(rank, ANOTHER, now_ns)
@@ -207,8 +281,7 @@ class Helping(Watching):
             if not plan.following:
                 self.ask_ahead(rank, now_ns)
         else:
-            self.finalise(rank, now_ns)
-            self.tell(rank, SEND, now_ns)
+            self.wait_at_gate(rank, SEND, now_ns)
 
     def ask_ahead(self, rank: int, now_ns: int) -> None:
         """Ask for the next micro-batch while the present one is computed."""
@@ -227,7 +300,7 @@ class Helping(Watching):
         """The claim that a leader gets: where most is left to do, of one owner an iteration."""
         plan = self.plan_of(rank)
         best = None
-        for owner in self.owners():
+        for owner in dict.fromkeys([*self.owners(), *self.ledgers.open]):
             if (
                 owner == rank
                 or (plan.owner >= 0 and owner != plan.owner)
@@ -239,7 +312,7 @@ class Helping(Watching):
             if best is None or self.load(owner) > self.load(best):
                 best = owner
         if best is None:
-            return []
+            return self.adopt(rank, now_ns)
         second = self.ledgers.free(best) == 0
         got = self.ledgers.take(best, rank, now_ns)
         if got is None:
@@ -248,6 +321,36 @@ class Helping(Watching):
         self.claims["second" if second else "first"] += 1
         self.say_claim(rank, got, second, now_ns)
         return [got]
+
+    def adopt(self, rank: int, now_ns: int) -> list[Claim]:
+        """One more micro-batch of a dead worker that this one stands in for alone, if there is one."""
+        owner = self.adoptable(rank)
+        got = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
+        if got is None:
+            return []
+        self.plans[rank].adopted.add(owner)
+        self.claims["first"] += 1
+        self.say_claim(rank, got, False, now_ns)
+        return [got]
+
+    def adoptable(self, rank: int) -> int:
+        """A dead worker with something to compute that no helper has room for; -1 if there is none."""
+        for owner in sorted(self.dead & self.ledgers.open.keys()):
+            helpers = [other for other in self.alive() if other != rank and self.may_help(other, owner)]
+            if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank} and not helpers:
+                return owner
+        return -1
+
+    def may_help(self, rank: int, owner: int) -> bool:
+        """Will this worker come to compute some of the owner's, without adopting it as a whole?"""
+        plan = self.plans[rank]
+        if rank in self.ledgers.open or (
+            plan.owner not in (-1, owner) and plan.iteration == self.ledgers.iteration
+        ):
+            return False
+        computes = int(self.workers[rank].iteration) == self.ledgers.iteration
+        final = plan.final and plan.iteration == self.ledgers.iteration
+        return (computes and not final) or int(self.workers[rank].hold) != 0
 
     def load(self, owner: int) -> float:
         """Free micro-batches for each helper that the owner has."""
@@ -265,7 +368,7 @@ class Helping(Watching):
 
     def finalise(self, rank: int, now_ns: int) -> None:
         """Fix what a worker's packets of this iteration hold, before the first of them."""
-        plan = self.plan_of(rank)
+        plan = self.plans[rank]
         plan.final = True
         owner, share, carries = -1, 0, 1 << rank
         if rank in self.ledgers.open:
@@ -309,3 +412,5 @@ class Helping(Watching):
         if self.record.helping and not self.owners() and not (self.workers.helped != 0).any():
             self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
             self.record.helping = int(bool(self.ledgers.open))
+        if any(plan.gate >= 0 and not plan.final for plan in self.plans):
+            self.open_gate(now_ns)

@@ -4,7 +4,7 @@ A link serves first in, first out at a fixed rate, then delays by a constant: a 
 it is sent. Each link keeps a ring of (arrival, packet, destination); only its head is in the event queue.
 The queue in front of a link is its backlog: what is sent but not yet on the wire. Beyond `queue_bytes` a
 packet is dropped, beyond `ecn_bytes` it is marked. Other traffic of a constant rate may share a link: it is not
-cut into packets, but waits in the same queue and takes its part of the rate.
+cut into packets, it goes first, and leaves the rest of the rate.
 
 Packets live in a pool and are reference-counted: a multicast to hosts is one packet on many links. Memory
 follows the packets in flight.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.compiled import compiled_apart, compiled_inner
+from paceline.dataplane.compiled import compiled_inner
 from paceline.dataplane.wire import ECN, ENVELOPE_BYTES, HEADER_BYTES, PACKET_FIELDS
 from paceline.sim.queue import NEVER_NS, Queue, set_time
 
@@ -38,7 +38,6 @@ LINK = np.dtype(
         ("packets", "i8"),
         ("drops", "i8"),
         ("marks", "i8"),
-        ("seen_fs", "i8"),
         ("other_from_ns", "i8"),
         ("other_until_ns", "i8"),
         ("other_num", "i8"),
@@ -129,28 +128,11 @@ def copy_packet(pool: Pool, p: int) -> int:
     return q
 
 
-@compiled_apart
-def _serve_others(link: Any, now_ns: int) -> None:
-    """What other traffic has brought into the queue since a packet was last sent here, and the link has served.
-
-    A flow of `other_num` millionths of the rate slows the queue's draining by as much; alone it leaves no queue.
-    """
-    since_ns = link.seen_fs // FS_PER_NS
-    first_ns = min(max(since_ns, link.other_from_ns), now_ns)
-    last_ns = max(first_ns, min(now_ns, link.other_until_ns))
-    left_fs = max(0, link.busy_fs - first_ns * FS_PER_NS)
-    left_fs = max(0, left_fs - (last_ns - first_ns) * (FS_PER_NS - link.other_num))
-    link.busy_fs = last_ns * FS_PER_NS + left_fs
-    link.seen_fs = now_ns * FS_PER_NS
-
-
 @compiled_inner
 def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, now_ns: int) -> None:
     """Send packet `p` over link `at` to endpoint `to` (-1: to nobody in particular); takes one reference."""
     link = links.state[at]
     now_fs = now_ns * FS_PER_NS
-    if link.other_num > 0:
-        _serve_others(link, now_ns)
     busy_fs = max(link.busy_fs, now_fs)
     backlog_fs = busy_fs - now_fs
     capacity = links.time_ns.shape[1]
@@ -163,7 +145,10 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
         link.marks += 1
         entry |= _ECN_BIT
     size_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * np.int64(pool.packets[p].count)
-    busy_fs += size_bytes * link.fs_per_byte
+    size_fs = size_bytes * link.fs_per_byte
+    if link.other_num > 0 and link.other_from_ns <= now_ns < link.other_until_ns:
+        size_fs = size_fs * FS_PER_NS // (FS_PER_NS - link.other_num)
+    busy_fs += size_fs
     link.busy_fs = busy_fs
     link.size_bytes += size_bytes
     link.packets += 1

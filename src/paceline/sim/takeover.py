@@ -47,6 +47,10 @@ class WorkPlan:
     owner: int = -1
     """Whose micro-batches it has taken: one owner an iteration, and those it adopted as a whole."""
     adopted: set[int] = field(default_factory=set)
+    committed: bool = False
+    """Nobody else can take what it works on any more."""
+    gate: int = -1
+    """The order that it gets when all leaders are ready for their last backward pass; -1 if it is not."""
     final: bool = False
     began_ns: int = 0
 
@@ -79,6 +83,10 @@ class Ledgers:
 
     def free(self, owner: int) -> int:
         return int((self.open[owner].batches.state == FREE).sum())
+
+    def takers(self, owner: int) -> set[int]:
+        """Who has a claim on some of the owner's micro-batches, or has computed some."""
+        return {int(batch.worker) for batch in self.open[owner].batches if batch.state != FREE}
 
     def of(self, owner: int, worker: int) -> list[int]:
         """The micro-batches that are in a worker's share."""

@@ -3,8 +3,8 @@
 Progress is what detection wants (`dataplane/straggler.py`): chunks computed and chunks delivered. A pass that was
 computed counts for as many chunks as its part of the iteration's computation, so a slow worker shows long before it
 should have sent. Delivered is that, less what waits to be sent. A window of chunks without results couples the
-workers: nobody can be further ahead of a slow uplink than that. So a lag there counts in windows: half a window is as
-much as theta.
+workers: nobody can be further ahead of a slow link than that. So a lag there counts in windows: half a window that is
+queued at the host's own port, or whose results others already have, is as much as theta.
 """
 
 from collections.abc import Callable
@@ -140,7 +140,9 @@ class Watching:
         unsent = np.maximum(0, self.senders.released - self.senders.next)
         half = np.maximum(1.0, self.senders.window / 2)
         behind = np.maximum(0, self.senders.oldest.max() - self.senders.oldest)
-        coupled = np.where(unsent > 0, self.detection.options[0].theta_chunks * behind / half, 0)
+        queued = self.world.links.state.length[self.world.endpoints.host[self.first : self.first + self.n]]
+        lag = np.maximum(behind, queued) / half
+        coupled = np.where(unsent > 0, self.detection.options[0].theta_chunks * lag, 0)
         records = self.detection.workers
         records.computed[:] = computed
         records.delivered[:] = computed - unsent - coupled.astype(np.int64)
@@ -168,6 +170,13 @@ class Watching:
                     return
                 self.died(rank, now_ns)
 
+    def dead_custodians(self) -> list[int]:
+        """Hosts of dedicated custodians that are dead."""
+        at = int(self.world.control[w.WORKERS] + self.record.first_custodian)
+        at += self.n * int(self.record.on_workers)
+        hosts = self.world.endpoints.host[at : at + int(self.record.custodians)]
+        return [int(host) for host in hosts if self.world.host_dead[host]]
+
     def _see_that_it_moves(self, now_ns: int) -> None:
         signature = (
             int(self.workers.work_ns.sum()),
@@ -183,5 +192,8 @@ class Watching:
             low = int(self.senders.oldest[self.alive()].min())
             late = [str(rank) for rank in self.alive() if int(self.senders[rank].next) <= low]
             silent = [str(rank) for rank in range(self.n) if self.workers[rank].dead != 0]
+            if gone := self.dead_custodians():
+                self.fail(now_ns, f"host {', '.join(map(str, gone))} with its custodian died")
+                return
             missing = ", ".join(silent + [rank for rank in late if rank not in silent]) or "a custodian"
             self.fail(now_ns, f"nothing moved for {self.help.stall * 1e-9:g} s; missing: worker {missing}")
