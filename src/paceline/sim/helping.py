@@ -1,7 +1,7 @@
-"""A job whose leading workers help: who computes what next (takeover), and how sums are kept (custody).
+"""Takeover, step by step: what each worker of a job does next, and what its packets hold.
 
-Roles come from `watching.py`. Custody changes roles in the transport, so a change of roles begins an epoch there;
-takeover alone does not. What happens when somebody dies is in `standing_in.py`.
+Who straggles is in `watching.py`, roles in the transport in `roles.py`, the ledgers in `takeover.py`. What happens when
+somebody dies is in `standing_in.py`.
 """
 
 from typing import Any
@@ -9,129 +9,22 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane import sender as sending
-from paceline.dataplane.straggler import COMPUTE_STRAGGLER, LEADING
 from paceline.sim import world as w
-from paceline.sim.build import Setup
-from paceline.sim.orders import ANOTHER, LAST, NOT_LAST, SEND, WAKE
-from paceline.sim.takeover import Claim, Ledgers, WorkPlan, is_whole
-from paceline.sim.watching import Plan, Watching
-
-REORDER_CHUNKS = 64
-REORDER_RTTS = 2.0
-"""With custodians on many hosts: results overtake each other by so much, and nothing is lost."""
+from paceline.sim.claiming import Claiming
+from paceline.sim.orders import ANOTHER, LAST, NOT_LAST, SEND
+from paceline.sim.takeover import is_whole
 
 
-class Helping(Watching):
+class Helping(Claiming):
     """The coordinator of a job with `custody`, `takeover` or `both`, as long as nobody dies."""
 
-    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
-        super().__init__(setup, j, plan)
-        self.takes_over, self.has_custody = self.job.takes_over, self.job.has_custody
-        self.latency_ns = self.help.latency
-        self.plans = [WorkPlan() for _ in range(self.n)]
-        self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
-        self.leaders = set(range(self.n))
-        self.without_dedicated = False
-        self.plain = setup.scenario.transport
-        self.plain_patience_ns = setup.scenario.custodians.patience
-
-    # Roles.
-
-    def owners(self) -> list[int]:
-        """Whose work others may take: the dead, and compute stragglers while somebody leads."""
-        slow = [rank for rank in self.alive() if self.role(rank) == COMPUTE_STRAGGLER]
-        return sorted(self.dead) + (slow if self.somebody_leads() else [])
-
-    def somebody_leads(self) -> bool:
-        return any(self.role(rank) == LEADING for rank in self.alive())
-
-    def orphan(self, rank: int) -> int:
-        """A dead worker whose part a straggler must compute, since nobody leads; -1 if there is none."""
-        if not self.somebody_leads():
-            for owner in self.dead & self.ledgers.open.keys():
-                if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
-                    return owner
-        return -1
-
     def roles_changed(self, now_ns: int) -> None:
-        if self.has_custody:
-            leaders = {rank for rank in self.alive() if self.role(rank) == LEADING}
-            helps = bool(leaders) and len(leaders) < len(self.alive())
-            self.begin_epoch(leaders if helps else set(self.alive()), helps, now_ns)
+        super().roles_changed(now_ns)
         if self.takes_over and self.owners():
             self.record.helping = 1
             self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
             for owner in self.owners():
                 self.open_ledger(owner, now_ns)
-
-    def begin_epoch(self, leaders: set[int], helps: bool, now_ns: int) -> None:
-        """Everyone alive goes on in the next epoch; what has no result yet is sent again in it.
-
-        With help, leaders complete sums without the others, whose packets never hold an aggregator.
-        """
-        self.leaders = leaders
-        epoch = int(self.senders.epoch.max()) + 1
-        chosen = helps or len(leaders) < self.n or self.without_dedicated
-        keepers = sum(1 << rank for rank in leaders) if chosen else 0
-        for rank in self.alive():
-            lags = int(helps and rank not in leaders)
-            sending.take_role(
-                self.world.senders,
-                self.first + rank,
-                epoch,
-                int(helps),
-                lags,
-                np.uint64(keepers),
-                len(leaders) if helps else self.n,
-            )
-            self.tell(rank, WAKE, now_ns)
-        self.be_patient(helps)
-        names = ", ".join(map(str, sorted(leaders)))
-        what = f"workers {names} complete sums without the others" if helps else "all workers complete sums"
-        self.say(now_ns, "epoch", None, f"epoch {epoch}: {what}")
-
-    def be_patient(self, helps: bool) -> None:
-        """Sums that wait for a straggler need no reminder for a while, and many custodians answer out of order."""
-        self.senders.reorder_chunks = (
-            max(REORDER_CHUNKS, self.plain.reorder_chunks) if helps else self.plain.reorder_chunks
-        )
-        self.senders.rto_min_ns = max(self.help.patience, self.plain.rto_min) if helps else self.plain.rto_min
-        self.senders.reorder_rtts = (
-            max(REORDER_RTTS, self.plain.reorder_rtts) if helps else self.plain.reorder_rtts
-        )
-        if self.record.on_workers != 0:
-            first = int(self.record.first_custodian)
-            keepers = self.world.custodians.state[first : first + self.n]
-            keepers.patience_ns = self.help.patience if helps else self.plain_patience_ns
-
-    def open_ledger(self, owner: int, now_ns: int) -> bool:
-        """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""
-        if owner in self.ledgers.open:
-            return True
-        if owner in self.dead:
-            self.ledgers.create(owner, 0, False, now_ns)
-            return True
-        worker = self.workers[owner]
-        done = int(worker.micro)
-        if (
-            worker.iteration != self.ledgers.iteration
-            or worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
-            or self.plan_of(owner).final
-            or self.plan_of(owner).asked
-            or done >= self.job.parts
-        ):
-            return False
-        self.ledgers.create(owner, done, True, now_ns)
-        plan = self.plan_of(owner)
-        plan.held, plan.began_ns = self.ledgers.first_claim(owner), now_ns
-        return True
-
-    def plan_of(self, rank: int) -> WorkPlan:
-        """What is known of a worker's present iteration."""
-        iteration = int(self.workers[rank].iteration)
-        if self.plans[rank].iteration != iteration:
-            self.plans[rank] = WorkPlan(iteration)
-        return self.plans[rank]
 
     # What comes next.
 
@@ -295,74 +188,6 @@ class Helping(Watching):
                 plan.following = self.choose(rank, then_ns, ready_ns)
 
         self.plan(now_ns + self.latency_ns, decide)
-
-    def choose(self, rank: int, now_ns: int, ready_ns: int) -> list[Claim]:
-        """The claim that a leader gets: where most is left to do, of one owner an iteration."""
-        plan = self.plan_of(rank)
-        best = None
-        for owner in dict.fromkeys([*self.owners(), *self.ledgers.open]):
-            if (
-                owner == rank
-                or (plan.owner >= 0 and owner != plan.owner)
-                or not self.open_ledger(owner, now_ns)
-            ):
-                continue
-            if not self.ledgers.worth_taking(owner, now_ns, ready_ns, owner not in self.dead):
-                continue
-            if best is None or self.load(owner) > self.load(best):
-                best = owner
-        if best is None:
-            return self.adopt(rank, now_ns)
-        second = self.ledgers.free(best) == 0
-        got = self.ledgers.take(best, rank, now_ns)
-        if got is None:
-            return []
-        plan.owner = best
-        self.claims["second" if second else "first"] += 1
-        self.say_claim(rank, got, second, now_ns)
-        return [got]
-
-    def adopt(self, rank: int, now_ns: int) -> list[Claim]:
-        """One more micro-batch of a dead worker that this one stands in for alone, if there is one."""
-        owner = self.adoptable(rank)
-        got = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
-        if got is None:
-            return []
-        self.plans[rank].adopted.add(owner)
-        self.claims["first"] += 1
-        self.say_claim(rank, got, False, now_ns)
-        return [got]
-
-    def adoptable(self, rank: int) -> int:
-        """A dead worker with something to compute that no helper has room for; -1 if there is none."""
-        for owner in sorted(self.dead & self.ledgers.open.keys()):
-            helpers = [other for other in self.alive() if other != rank and self.may_help(other, owner)]
-            if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank} and not helpers:
-                return owner
-        return -1
-
-    def may_help(self, rank: int, owner: int) -> bool:
-        """Will this worker come to compute some of the owner's, without adopting it as a whole?"""
-        plan = self.plans[rank]
-        if rank in self.ledgers.open or (
-            plan.owner not in (-1, owner) and plan.iteration == self.ledgers.iteration
-        ):
-            return False
-        computes = int(self.workers[rank].iteration) == self.ledgers.iteration
-        final = plan.final and plan.iteration == self.ledgers.iteration
-        return (computes and not final) or int(self.workers[rank].hold) != 0
-
-    def load(self, owner: int) -> float:
-        """Free micro-batches for each helper that the owner has."""
-        helpers = sum(1 for plan in self.plans if plan.owner == owner)
-        return self.ledgers.free(owner) / (1 + helpers)
-
-    def say_claim(self, rank: int, got: Claim, second: bool, now_ns: int) -> None:
-        owner, m, _ = got
-        pace = self.ledgers.pace_ns.get(owner)
-        slow = f", which takes {pace * 1e-6:.3g} ms for one" if pace and owner not in self.dead else ""
-        why = "none was free: it races the owner" if second else f"{self.ledgers.free(owner)} are left free"
-        self.say(now_ns, "claim", rank, f"takes micro-batch {m} of worker {owner}{slow}; {why}")
 
     # What a worker contributes.
 

@@ -10,7 +10,6 @@ A helper has shares of one owner. An owner that no helper has room for is adopte
 left of it, and carries its bit.
 """
 
-from paceline.dataplane.straggler import LEADING
 from paceline.sim import world as w
 from paceline.sim.helping import Helping
 from paceline.sim.orders import WAKE, tell_job
@@ -53,9 +52,7 @@ class StandingIn(Helping):
         recalled = [] if complete or iteration != self.ledgers.iteration else self.waiting(end)
         for rank in recalled:
             self.workers[rank].hold = 1
-        leaders = {rank for rank in self.alive() if self.role(rank) == LEADING}
-        helps = self.has_custody and bool(leaders) and len(leaders) < len(self.alive())
-        self.begin_epoch(leaders if helps else set(self.alive()), helps, now_ns)
+        self.begin_epoch_of_roles(now_ns)
         for rank in self.alive():
             plan = self.plans[rank]
             if plan.iteration == self.ledgers.iteration and plan.gate >= 0 and not plan.final:

@@ -1,0 +1,126 @@
+"""Claims on micro-batches: which ledgers are open, and what a worker that is ready gets from them.
+
+A helper takes from one owner an iteration, from the one with most left to do for each of its helpers. A dead worker
+that no helper has room for is adopted: one helper computes all of it, and carries its bit.
+"""
+
+from paceline.sim import world as w
+from paceline.sim.build import Setup
+from paceline.sim.roles import Roles
+from paceline.sim.takeover import Claim, Ledgers, WorkPlan
+from paceline.sim.watching import Plan
+
+
+class Claiming(Roles):
+    """A coordinator that keeps the ledgers of a job."""
+
+    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+        super().__init__(setup, j, plan)
+        self.latency_ns = self.help.latency
+        self.plans = [WorkPlan() for _ in range(self.n)]
+        self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
+
+    def orphan(self, rank: int) -> int:
+        """A dead worker whose part a straggler must compute, since nobody leads; -1 if there is none."""
+        if not self.somebody_leads():
+            for owner in self.dead & self.ledgers.open.keys():
+                if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
+                    return owner
+        return -1
+
+    def open_ledger(self, owner: int, now_ns: int) -> bool:
+        """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""
+        if owner in self.ledgers.open:
+            return True
+        if owner in self.dead:
+            self.ledgers.create(owner, 0, False, now_ns)
+            return True
+        worker = self.workers[owner]
+        done = int(worker.micro)
+        if (
+            worker.iteration != self.ledgers.iteration
+            or worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
+            or self.plan_of(owner).final
+            or self.plan_of(owner).asked
+            or done >= self.job.parts
+        ):
+            return False
+        self.ledgers.create(owner, done, True, now_ns)
+        plan = self.plan_of(owner)
+        plan.held, plan.began_ns = self.ledgers.first_claim(owner), now_ns
+        return True
+
+    def plan_of(self, rank: int) -> WorkPlan:
+        """What is known of a worker's present iteration."""
+        iteration = int(self.workers[rank].iteration)
+        if self.plans[rank].iteration != iteration:
+            self.plans[rank] = WorkPlan(iteration)
+        return self.plans[rank]
+
+    def choose(self, rank: int, now_ns: int, ready_ns: int) -> list[Claim]:
+        """The claim that a leader gets: where most is left to do, of one owner an iteration."""
+        plan = self.plan_of(rank)
+        best = None
+        for owner in dict.fromkeys([*self.owners(), *self.ledgers.open]):
+            if (
+                owner == rank
+                or (plan.owner >= 0 and owner != plan.owner)
+                or not self.open_ledger(owner, now_ns)
+            ):
+                continue
+            if not self.ledgers.worth_taking(owner, now_ns, ready_ns, owner not in self.dead):
+                continue
+            if best is None or self.load(owner) > self.load(best):
+                best = owner
+        if best is None:
+            return self.adopt(rank, now_ns)
+        second = self.ledgers.free(best) == 0
+        got = self.ledgers.take(best, rank, now_ns)
+        if got is None:
+            return []
+        plan.owner = best
+        self.claims["second" if second else "first"] += 1
+        self.say_claim(rank, got, second, now_ns)
+        return [got]
+
+    def adopt(self, rank: int, now_ns: int) -> list[Claim]:
+        """One more micro-batch of a dead worker that this one stands in for alone, if there is one."""
+        owner = self.adoptable(rank)
+        got = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
+        if got is None:
+            return []
+        self.plans[rank].adopted.add(owner)
+        self.claims["first"] += 1
+        self.say_claim(rank, got, False, now_ns)
+        return [got]
+
+    def adoptable(self, rank: int) -> int:
+        """A dead worker with something to compute that no helper has room for; -1 if there is none."""
+        for owner in sorted(self.dead & self.ledgers.open.keys()):
+            helpers = [other for other in self.alive() if other != rank and self.may_help(other, owner)]
+            if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank} and not helpers:
+                return owner
+        return -1
+
+    def may_help(self, rank: int, owner: int) -> bool:
+        """Will this worker come to compute some of the owner's, without adopting it as a whole?"""
+        plan = self.plans[rank]
+        if rank in self.ledgers.open or (
+            plan.owner not in (-1, owner) and plan.iteration == self.ledgers.iteration
+        ):
+            return False
+        computes = int(self.workers[rank].iteration) == self.ledgers.iteration
+        final = plan.final and plan.iteration == self.ledgers.iteration
+        return (computes and not final) or int(self.workers[rank].hold) != 0
+
+    def load(self, owner: int) -> float:
+        """Free micro-batches for each helper that the owner has."""
+        helpers = sum(1 for plan in self.plans if plan.owner == owner)
+        return self.ledgers.free(owner) / (1 + helpers)
+
+    def say_claim(self, rank: int, got: Claim, second: bool, now_ns: int) -> None:
+        owner, m, _ = got
+        pace = self.ledgers.pace_ns.get(owner)
+        slow = f", which takes {pace * 1e-6:.3g} ms for one" if pace and owner not in self.dead else ""
+        why = "none was free: it races the owner" if second else f"{self.ledgers.free(owner)} are left free"
+        self.say(now_ns, "claim", rank, f"takes micro-batch {m} of worker {owner}{slow}; {why}")

@@ -1,0 +1,87 @@
+"""Roles in the transport: who leads, who straggles, and the epochs in which they do.
+
+With custody a change of roles begins an epoch: leaders complete sums at their own fan-in and keep them among
+themselves, stragglers' packets never hold an aggregator (`dataplane/roles.py`). Takeover alone changes no role there.
+"""
+
+import numpy as np
+
+from paceline.dataplane import sender as sending
+from paceline.dataplane.straggler import COMPUTE_STRAGGLER, LEADING
+from paceline.sim.build import Setup
+from paceline.sim.orders import WAKE
+from paceline.sim.watching import Plan, Watching
+
+REORDER_CHUNKS = 64
+REORDER_RTTS = 2.0
+"""With custodians on many hosts: results overtake each other by so much, and nothing is lost."""
+
+
+class Roles(Watching):
+    """A coordinator that turns what was noticed into roles."""
+
+    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+        super().__init__(setup, j, plan)
+        self.takes_over, self.has_custody = self.job.takes_over, self.job.has_custody
+        self.leaders = set(range(self.n))
+        self.without_dedicated = False
+        self.plain = setup.scenario.transport
+        self.plain_patience_ns = setup.scenario.custodians.patience
+
+    def roles_changed(self, now_ns: int) -> None:
+        if self.has_custody:
+            self.begin_epoch_of_roles(now_ns)
+
+    def begin_epoch_of_roles(self, now_ns: int) -> None:
+        """Leaders and stragglers as they are known now; without custody, or without leaders, everyone is equal."""
+        leaders = {rank for rank in self.alive() if self.role(rank) == LEADING}
+        helps = self.has_custody and bool(leaders) and len(leaders) < len(self.alive())
+        self.begin_epoch(leaders if helps else set(self.alive()), helps, now_ns)
+
+    def owners(self) -> list[int]:
+        """Whose work others may take: the dead, and compute stragglers while somebody leads."""
+        slow = [rank for rank in self.alive() if self.role(rank) == COMPUTE_STRAGGLER]
+        return sorted(self.dead) + (slow if self.somebody_leads() else [])
+
+    def somebody_leads(self) -> bool:
+        return any(self.role(rank) == LEADING for rank in self.alive())
+
+    def begin_epoch(self, leaders: set[int], helps: bool, now_ns: int) -> None:
+        """Everyone alive goes on in the next epoch; what has no result yet is sent again in it.
+
+        With help, leaders complete sums without the others, whose packets never hold an aggregator.
+        """
+        self.leaders = leaders
+        epoch = int(self.senders.epoch.max()) + 1
+        chosen = helps or len(leaders) < self.n or self.without_dedicated
+        keepers = sum(1 << rank for rank in leaders) if chosen else 0
+        for rank in self.alive():
+            lags = int(helps and rank not in leaders)
+            sending.take_role(
+                self.world.senders,
+                self.first + rank,
+                epoch,
+                int(helps),
+                lags,
+                np.uint64(keepers),
+                len(leaders) if helps else self.n,
+            )
+            self.tell(rank, WAKE, now_ns)
+        self.be_patient(helps)
+        names = ", ".join(map(str, sorted(leaders)))
+        what = f"workers {names} complete sums without the others" if helps else "all workers complete sums"
+        self.say(now_ns, "epoch", None, f"epoch {epoch}: {what}")
+
+    def be_patient(self, helps: bool) -> None:
+        """Sums that wait for a straggler need no reminder for a while, and many custodians answer out of order."""
+        self.senders.reorder_chunks = (
+            max(REORDER_CHUNKS, self.plain.reorder_chunks) if helps else self.plain.reorder_chunks
+        )
+        self.senders.rto_min_ns = max(self.help.patience, self.plain.rto_min) if helps else self.plain.rto_min
+        self.senders.reorder_rtts = (
+            max(REORDER_RTTS, self.plain.reorder_rtts) if helps else self.plain.reorder_rtts
+        )
+        if self.record.on_workers != 0:
+            first = int(self.record.first_custodian)
+            keepers = self.world.custodians.state[first : first + self.n]
+            keepers.patience_ns = self.help.patience if helps else self.plain_patience_ns
