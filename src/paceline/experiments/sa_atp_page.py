@@ -110,7 +110,7 @@ def _explain(page: Page) -> None:
             "Ours: custody (leaders complete sums without the straggler, and keep them), takeover (the micro-batch "
             "ledger), when a worker counts as a straggler, and all parameters of this experiment.",
             "Backup workers and the timeout leave contributions out: their sums are INEXACT, and each row says how "
-            "many were left out. Both stop the straggler at once and fill in zeros, which is kinder to them than reality.",
+            "many were left out. Both stop the straggler at once and fill in zeros: kinder to them than reality.",
             "Baselines: window tuned for each model and number of workers, no micro-batches. Help runs with the window "
             "of the same policy without help.",
         ]

@@ -18,6 +18,9 @@ class Claiming(Roles):
         super().__init__(setup, j, plan)
         self.latency_ns = self.help.latency
         self.plans = [WorkPlan() for _ in range(self.n)]
+        self.settled = -1
+        self.by_shares = True
+        self.carriers: dict[int, int] = {}
         self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
 
     def orphan(self, rank: int) -> int:
@@ -35,6 +38,9 @@ class Claiming(Roles):
         if owner in self.dead:
             self.ledgers.create(owner, 0, False, now_ns)
             return True
+        if self.settled == self.ledgers.iteration and self.by_shares:
+            # Packets of this iteration hold shares of one owner; an aggregator has no room for another's.
+            return False
         worker = self.workers[owner]
         done = int(worker.micro)
         if (

@@ -195,6 +195,12 @@ class Helping(Claiming):
         """Fix what a worker's packets of this iteration hold, before the first of them."""
         plan = self.plans[rank]
         plan.final = True
+        if self.settled != self.ledgers.iteration:
+            # With several stragglers each worker keeps its bit, whatever it has taken or given: bits alone are
+            # counted, and since the ledgers part the work, the sum over all bits is the sum over all samples.
+            self.settled = self.ledgers.iteration
+            self.by_shares = len(self.ledgers.open) <= 1 or bool(self.dead)
+            self.carriers = {}
         owner, share, carries = -1, 0, 1 << rank
         if rank in self.ledgers.open:
             owner, share, carries = rank, self.ledgers.share(rank, rank), 0
@@ -210,10 +216,13 @@ class Helping(Claiming):
         worker: Any = self.workers[rank]
         worker.helped = int(carries != 1 << rank or share != 0)
         worker.carries, worker.owner, worker.share = np.uint64(carries), owner, np.uint64(share)
-        if self.policy == "switchml":
-            # A pool counts one bit a worker, whatever the worker has taken or given.
-            return
-        sending.set_share(self.world.senders, self.first + rank, np.uint64(carries), owner, np.uint64(share))
+        if self.policy == "switchml" or not self.by_shares:
+            carries = 1 << rank | sum(1 << dead for dead, by in self.carriers.items() if by == rank)
+            owner = share = 0
+        if self.policy != "switchml":
+            sending.set_share(
+                self.world.senders, self.first + rank, np.uint64(carries), owner, np.uint64(share)
+            )
 
     def later(self, rank: int, what: int, now_ns: int) -> None:
         """The answer is on its way."""

@@ -77,7 +77,6 @@ class Roles(Watching):
         self.senders.reorder_chunks = (
             max(REORDER_CHUNKS, self.plain.reorder_chunks) if helps else self.plain.reorder_chunks
         )
-        self.senders.rto_min_ns = max(self.help.patience, self.plain.rto_min) if helps else self.plain.rto_min
         self.senders.reorder_rtts = (
             max(REORDER_RTTS, self.plain.reorder_rtts) if helps else self.plain.reorder_rtts
         )

@@ -52,6 +52,8 @@ class StandingIn(Helping):
         recalled = [] if complete or iteration != self.ledgers.iteration else self.waiting(end)
         for rank in recalled:
             self.workers[rank].hold = 1
+        if not self.by_shares and self.settled == iteration:
+            self.choose_carriers(recalled)
         self.begin_epoch_of_roles(now_ns)
         for rank in self.alive():
             plan = self.plans[rank]
@@ -62,6 +64,15 @@ class StandingIn(Helping):
                 self.plans[rank] = WorkPlan(iteration, final=True)
             self.say(now_ns, "recall", rank, f"has sent iteration {iteration}; computes what is free again")
             self.compute_more(rank, iteration, now_ns)
+
+    def choose_carriers(self, recalled: list[int]) -> None:
+        """Where bits alone are counted, one worker that has yet to send carries the bit of a dead one."""
+        ready = recalled + [
+            rank for rank in self.alive() if not self.plans[rank].final and rank not in recalled
+        ]
+        for dead in self.dead:
+            if self.carriers.get(dead) not in self.alive() and ready:
+                self.carriers[dead] = ready[0]
 
     def waiting(self, end: int) -> list[int]:
         """Those who have sent all of an iteration, lack results of it, and have nothing else to do."""
