@@ -12,7 +12,8 @@ SIZE_BYTES = 20_000
 QUICK_HELP = {
     "dead_after": "20 us",
     "latency": "50 ns",
-    "stall": "300 ms",
+    "stall": "60 ms",
+    "window": 0.25,
     "budget": "64 kB",
     "timeout": "1 us",
 }

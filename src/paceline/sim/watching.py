@@ -3,8 +3,8 @@
 Progress is what detection wants (`dataplane/straggler.py`): chunks computed and chunks delivered. A pass that was
 computed counts for as many chunks as its part of the iteration's computation, so a slow worker shows long before it
 should have sent. Delivered is that, less what waits to be sent. A window of chunks without results couples the
-workers: nobody can be further ahead of a slow link than that. So a lag there counts in windows: half a window that is
-queued at the host's own port, or whose results others already have, is as much as theta.
+workers: nobody can be further ahead of a slow link than that. So a lag there counts in windows: `COUPLED_SHARE` of one
+is as much as theta.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,8 @@ from paceline.sim.build import Setup
 from paceline.sim.orders import STOP, tell_job, tell_worker
 
 EVENTS_MAX = 2000
+COUPLED_SHARE = 0.75
+"""So much of a window, queued at a host's own port or without the results that others have, counts as theta."""
 
 Plan = Callable[[int, Callable[[int], None]], None]
 
@@ -138,11 +140,12 @@ class Watching:
         done = np.minimum(self.workers.work_ns, self.compute_ns)
         computed = self.workers.iteration * self.chunks + self.chunks * done // self.compute_ns
         unsent = np.maximum(0, self.senders.released - self.senders.next)
-        half = np.maximum(1.0, self.senders.window / 2)
+        window = np.maximum(np.maximum(1.0, self.senders.window), self.senders.window_max / 2)
         behind = np.maximum(0, self.senders.oldest.max() - self.senders.oldest)
         queued = self.world.links.state.length[self.world.endpoints.host[self.first : self.first + self.n]]
-        lag = np.maximum(behind, queued) / half
-        coupled = np.where(unsent > 0, self.detection.options[0].theta_chunks * lag, 0)
+        # In help mode nobody is held back by a window, and a lag shows as it is.
+        lag = np.where(self.senders.leaders == 0, np.maximum(behind, queued) / window, 0.0)
+        coupled = np.where(unsent > 0, self.detection.options[0].theta_chunks * lag / COUPLED_SHARE, 0)
         records = self.detection.workers
         records.computed[:] = computed
         records.delivered[:] = computed - unsent - coupled.astype(np.int64)
