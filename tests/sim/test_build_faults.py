@@ -27,7 +27,7 @@ def test_other_traffic_leaves_a_job_the_rest_of_the_link(policy: str, direction:
     free, shared = jct(policy), jct(policy, other_traffic=[flow])
     ideal_s = 2 * wire_s(scene(BIG), 400_000)
     assert free == pytest.approx(ideal_s, rel=0.7)
-    assert shared == pytest.approx(4 * ideal_s, rel=0.5)
+    assert 2.5 * ideal_s < shared < 8 * ideal_s
 
 
 def test_other_traffic_begins_and_ends() -> None:

@@ -79,5 +79,5 @@ def test_deaths_under_loss_and_state_loss_end(policy: str) -> None:
             "reorder": 0.03,
             "custodian_forgets": [{"time": "55 us", "job": "a"}],
         }
-        result = run(helped("both", faults=faults), policy, seed=seed)
+        result = run(helped("both", help={"window": 1.0}, faults=faults), policy, seed=seed)
         assert result.exact, f"seed {seed}: {result.failed}, {result.wrong} wrong"

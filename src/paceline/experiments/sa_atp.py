@@ -108,8 +108,8 @@ def _others(rows: Sequence[Row]) -> Row:
         "paper": None,
         "ours": round(min(over.values()), 3),
         "setting": (
-            f"one of four jobs straggles (f = 4): esa with custody is {over['esa']:.3f} times better for the other three "
-            f"than esa, {over['atp']:.3f} than atp; atp with custody {on_atp:.3f} than atp"
+            f"one of four jobs straggles (f = 4): esa with custody is {over['esa']:.3f} times better for the other "
+            f"three than esa, {over['atp']:.3f} than atp; atp with custody {on_atp:.3f} than atp"
         ),
     }
 

@@ -73,6 +73,8 @@ class Watching:
         self.claims = {"first": 0, "second": 0, "fenced": 0}
         self.failure: str | None = None
         self.left_out = 0
+        self.judged = np.zeros(self.n, dtype=np.int64)
+        self.unchanged = 0
 
     def say(self, now_ns: int, kind: str, rank: int | None, reason: str) -> None:
         """Keep a decision with its reason."""
@@ -119,7 +121,7 @@ class Watching:
         if self.record.failed_ns != 0:
             return
         self._report()
-        changed = end_window(self.detection, self.scratch)
+        changed = end_window(self.detection, self.scratch) if self._has_news() else 0
         if changed:
             self._say_roles(now_ns)
         iteration = min((int(self.workers[rank].iteration) for rank in self.alive()), default=0)
@@ -151,6 +153,18 @@ class Watching:
         records.delivered[:] = computed - unsent - coupled.astype(np.int64)
         for rank in self.dead:
             records[rank].computed = records[rank].delivered = int(computed.max())
+
+    def _has_news(self) -> bool:
+        """Is there anything to judge? Most windows of a wait are like the one before, and judging takes its time."""
+        delivered = self.detection.workers.delivered.copy()
+        self.unchanged = self.unchanged + 1 if np.array_equal(delivered, self.judged) else 0
+        self.judged = delivered
+        if self.unchanged > self.help.windows:
+            return False
+        lag = int(delivered.max() - delivered.min())
+        return bool(
+            lag > self.detection.options[0].theta_chunks or self.detection.workers.behind_windows.any()
+        )
 
     def _say_roles(self, now_ns: int) -> None:
         for rank in range(self.n):
