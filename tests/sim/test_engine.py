@@ -167,7 +167,9 @@ def test_a_pool_that_has_to_grow_does_not_change_the_run(policy: str) -> None:
     setup.world = setup.world._replace(pool=new_pool(setup.room, width))
     assert _run_to_end(setup, Coordinators(setup), None) == ""
     assert setup.world.pool.packets.shape[0] > setup.room
-    assert facts(collect(setup, "", True, 0.0)) == facts(simulate(scenario, policy, check=True))
+    assert facts(collect(setup, Coordinators(setup), "", True, 0.0)) == facts(
+        simulate(scenario, policy, check=True)
+    )
 
 
 def test_pausing_does_not_change_the_run() -> None:
@@ -175,7 +177,7 @@ def test_pausing_does_not_change_the_run() -> None:
     setup = build(scenario, "esa", scenario.seed, False, priority)
     while run(setup.world, 97, setup.room, scenario.horizon) == PAUSED:
         pass
-    assert facts(collect(setup, "", False, 0.0)) == facts(simulate(scenario, "esa"))
+    assert facts(collect(setup, Coordinators(setup), "", False, 0.0)) == facts(simulate(scenario, "esa"))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
