@@ -43,8 +43,9 @@ def test_a_cluster_gives_the_rows_that_local_processes_give(cluster: Any, tmp_pa
     address = cluster.address
     for module, points in ((esa_points, ESA), (sjf_bco_points, SJF_BCO)):
         folder = tmp_path / module.__name__
-        far = run_points(module.run_point, points, "far", Sweep(ray=address, folder=folder))
+        # First here: what is compiled then serves the nodes too.
         near = run_points(module.run_point, points, "near", Sweep(processes=2), prepare=warm_up)
+        far = run_points(module.run_point, points, "far", Sweep(ray=address, folder=folder))
         assert json.dumps(far) == json.dumps(near)
         assert len((folder / FILE_NAME).read_text().splitlines()) == len(points)
         # All is done: no cluster is asked any more.

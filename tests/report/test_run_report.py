@@ -42,7 +42,7 @@ def test_spans_of_paths_and_stragglers(runs: tuple[Path, Path]) -> None:
 
 def test_the_page_stands_alone_and_says_why(runs: tuple[Path, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(app, ["report", str(runs[1]), "--out", str(page)])
+    done = CliRunner().invoke(app, ["report", str(runs[1]), "--html", str(page)])
     assert done.exit_code == 0, done.output
     assert "makespan 20 s" in done.output
     text = page.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ def report(
         list[Path], typer.Argument(metavar="RUN_DIR [RUN_DIR]", help="One run, or two to compare.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The page; default: report.html in the (last) run.")
+        Path | None, typer.Option("--html", "--out", help="The page; default: report.html in the (last) run.")
     ] = None,
     perfetto: Annotated[
         Path | None, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev to this file.")
@@ -28,7 +28,7 @@ def report(
 
       paceline report out/run --perfetto trace.json
 
-      paceline report out/baseline out/paceline --out difference.html
+      paceline report out/baseline out/paceline --html difference.html
     """
     import json
 
