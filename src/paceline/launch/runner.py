@@ -242,7 +242,9 @@ class Runner:
         if now - self._stuck_since < self.settings.patience_s:
             return
         left = sum(server.gpus for server in self.cluster.servers if server.name not in self.down)
-        for row in waiting:
+        if any(row["gpus"] <= left for row in waiting):
+            self._why = self._why or "jobs wait and nothing runs"
+        for row in (row for row in waiting if row["gpus"] > left):
             reason = f"asks for {row['gpus']}, the servers that are up have {left}"
             with self.store.transaction():
                 self.store.update_job(row["name"], state="failed", ended=now, reason=reason)

@@ -88,7 +88,8 @@ def _cells(row: Row, where: dict[str, str], now: float) -> list[str]:
     rate = "" if row["rate"] is None else f"{row['rate']:.3g}/s"
     left = ""
     if row["state"] == "running" and row["expected_end"] is not None:
-        left = f"in {format_seconds(max(0.0, row['expected_end'] - now))}"
+        late = row["expected_end"] <= now
+        left = "overdue" if late else f"in {format_seconds(round(row['expected_end'] - now, 1))}"
     servers = where.get(f"{row['name']}.{row['attempt']}", "")
     return [row["name"], row["state"], servers, iteration, rate, row["path"] or "", left]
 
