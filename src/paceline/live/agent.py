@@ -43,6 +43,7 @@ from paceline.live.agent_state import (
     WISH_SWITCH,
 )
 from paceline.live.agent_wait import sleep_while
+from paceline.live.agent_warm import warm_up
 from paceline.live.libc import address_of
 from paceline.live.sockets import open_socket as open_data_socket
 from paceline.live.sockets import pack_address, resolve
@@ -71,6 +72,7 @@ class Agent:
 
     def __init__(self, config: AgentConfig, sock: socket.socket | None = None) -> None:
         """`sock` from `open_socket` passes to the agent; without it the own entry of `peers` is bound."""
+        warm_up()
         self.config = config
         self._socket = sock if sock is not None else open_socket(*config.peers[config.worker])
         self._name = config.name or f"job {config.job} worker {config.worker}"

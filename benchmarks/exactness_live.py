@@ -1,0 +1,55 @@
+"""The live data plane gives the same bytes in every run: `python -m benchmarks.exactness_live [--runs 100]`.
+
+Each run is a new switch with its own seed, which loses, doubles and delays packets, few aggregators, and a new job.
+Every policy's result is compared, byte for byte, with that of custodians alone on a network without faults.
+"""
+
+import argparse
+import hashlib
+import sys
+import time
+
+import numpy as np
+
+from paceline.live.switchd import LIVE_POLICIES
+from tests.live.agents import job_of, running_switch
+
+WORKERS = 4
+NUMBERS = 60_000
+
+
+def _tensors() -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    rng = np.random.default_rng(2026)
+    return [rng.standard_normal(NUMBERS).astype(np.float32) for _ in range(WORKERS)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100, help="runs of each policy")
+    parser.add_argument("--faults", type=float, default=0.02, help="probability of each fault")
+    options = parser.parse_args()
+    with job_of(WORKERS, None) as job:
+        expected = hashlib.sha256(job.reduce(_tensors())[0].tobytes()).hexdigest()
+    print(f"expected {expected[:16]}, {WORKERS} workers, {NUMBERS} float32, faults {options.faults}")
+    wrong = 0
+    for policy in LIVE_POLICIES:
+        began = time.perf_counter()
+        seen: dict[str, int] = {}
+        for run in range(options.runs):
+            faults = dict.fromkeys(("drop", "duplicate", "reorder"), options.faults)
+            with (
+                running_switch(policy=policy, memory_bytes=200_000, seed=run, **faults) as switch,
+                job_of(WORKERS, switch, silence_s=10.0, linger_s=2.0) as job,
+            ):
+                for result in job.reduce(_tensors()):
+                    digest = hashlib.sha256(result.tobytes()).hexdigest()
+                    seen[digest] = seen.get(digest, 0) + 1
+        right = seen == {expected: WORKERS * options.runs}
+        wrong += not right
+        verdict = "all the same" if right else f"DIFFERENT: {seen}"
+        print(f"{policy:15} {options.runs} runs: {verdict} ({time.perf_counter() - began:.0f} s)", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
