@@ -29,6 +29,7 @@ from paceline.live.agent_loop import run
 from paceline.live.agent_notify import Notifier
 from paceline.live.agent_report import describe_failure, describe_status
 from paceline.live.agent_state import (
+    BY_SWITCH,
     CLOSED,
     DONE,
     EXPONENT_UNKNOWN,
@@ -189,6 +190,11 @@ class Agent:
         if self._closed and int(self._control.failed) == NO_FAILURE:
             return f"{self._name}: the agent was closed before the reduction was done"
         return f"{self._name}: {describe_failure(self.config, self._loop)}"
+
+    @property
+    def uses_switch(self) -> bool:
+        """Do contributions go by the switch now?"""
+        return int(self._control.path) == BY_SWITCH
 
     # --- the switch ------------------------------------------------------------------------------------------
 

@@ -188,6 +188,9 @@ class ControlPlane:
 class SwitchUser(Protocol):
     """The part of an agent that a membership tells about the switch."""
 
+    @property
+    def uses_switch(self) -> bool: ...
+
     def use_switch(self, host: str, ports: tuple[int, ...]) -> None: ...
 
     def suspect_switch(self, reason: str = "") -> None: ...
@@ -236,12 +239,11 @@ class Membership:
     def _step(self) -> bool:
         """Renew once; admit again if the switch does not know the job. False: try again soon."""
         try:
-            if self.control.renew(self.admission):
-                # Every time: another worker may have admitted the job to a switch that was restarted.
+            # After an outage ask for the admission itself: another worker may have admitted the job to a switch
+            # that was restarted, with other ports. For the same reason the address is bound every time.
+            settled = not self.last_error and self._agent.uses_switch
+            if settled and self.control.renew(self.admission):
                 self.control.bind(self.admission, self.worker, self.address)
-                if self.last_error:
-                    self._agent.use_switch(self.admission.host, self.admission.shards)
-                    self.last_error = ""
                 return True
             admission = self.control.readmit(self.admission)
             self.control.bind(admission, self.worker, self.address)
