@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from paceline.dataplane.wire import CONTRIBUTORS_MAX
 from paceline.live.hostmem import HostGroup, HostMemoryError, host_identity
 from paceline.torch.host_reducer import HostReducer, InnerReducer, LoneReducer
 from paceline.torch.journal import Journal
 from paceline.torch.reduction import Reducer
 from paceline.torch.rendezvous import Keys, Place, find_place
 from paceline.torch.settings import Settings
+
+WORKERS_MAX = CONTRIBUTORS_MAX
 
 
 def make_reducer(
@@ -37,10 +40,15 @@ def make_reducer(
     if host is not None and place.workers == 1:
         _say_one_host(settings, journal, place)
         return HostReducer(host, journal)
-    if host is not None:
-        host.close()
-    journal.change("gloo", f"the group has {place.workers} workers", bad=True)
-    return InnerReducer(inner)
+    if place.workers > WORKERS_MAX:
+        if host is not None:
+            host.close()
+        journal.change("gloo", f"{place.workers} workers are more than the {WORKERS_MAX} of a mask", bad=True)
+        return InnerReducer(inner)
+    # What one host does not need, it need not load.
+    from paceline.torch.network_making import make_network_reducer
+
+    return make_network_reducer(store, keys, place, host, timeout_s, settings, journal, name)
 
 
 def _share_memory(keys: Keys, place: Place, journal: Journal) -> HostGroup | None:

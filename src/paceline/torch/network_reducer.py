@@ -1,0 +1,155 @@
+"""Several workers: each rank a worker, or the ranks of a host one worker together.
+
+`DirectReducer`: this rank is a worker; its tensors go to the exchange as they are.
+
+`TwoLevelReducer`: the ranks of this host first reduce to the first of them (*up*), that one exchanges the sum
+with the other hosts, and hands the result to all (*down*). A tensor goes in segments, so that the three
+overlap. Sums travel in float32 also for 16-bit tensors (an integer of the wire has 32 bits anyway) and are
+rounded once, at the end."""
+
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from paceline.live.hostmem import HostGroup, HostReduceError
+from paceline.torch.exchange import Exchange
+from paceline.torch.journal import Journal
+from paceline.torch.line import Line
+from paceline.torch.peers import PeerLostError, last_word, tell_everyone
+from paceline.torch.reduction import Reduction
+from paceline.torch.rendezvous import Keys
+
+SEGMENT = 1 << 20
+"""Elements of a segment."""
+_CLOSE_S = 5.0
+
+
+class DirectReducer:
+    """Every rank is a worker."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def submit(self, reduction: Reduction) -> None:
+        r = reduction
+        self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end)
+
+    def try_now(self, _reduction: Reduction) -> bool:
+        return False
+
+    def status(self) -> dict[str, Any]:
+        return self._exchange.status()
+
+    def close(self) -> None:
+        self._exchange.drain(_CLOSE_S)
+        self._exchange.close()
+
+
+class TwoLevelReducer:
+    """The ranks of a host are one worker; `exchange` is there on the first of them only."""
+
+    def __init__(
+        self,
+        host: HostGroup,
+        exchange: Exchange | None,
+        ranks: int,
+        workers: int,
+        keys: Keys,
+        journal: Journal,
+    ) -> None:
+        self._host, self._exchange, self._ranks, self._workers = host, exchange, ranks, workers
+        self._keys, self._journal = keys.part("peers/"), journal
+        self._up, self._down = Line("paceline-up"), Line("paceline-down")
+
+    def submit(self, reduction: Reduction) -> None:
+        size = reduction.array.shape[0]
+        for begin in range(0, size, SEGMENT):
+            end = min(begin + SEGMENT, size)
+            segment = _Segment(reduction, begin, end, last=end == size)
+            self._up.put(partial(self._go_up, segment))
+
+    def try_now(self, _reduction: Reduction) -> bool:
+        return False
+
+    def _go_up(self, segment: "_Segment") -> None:
+        r = segment.reduction
+        if r.work.is_completed():  # an earlier segment failed
+            return
+        dtype = np.int32 if r.kind == "int32" else np.float32
+        segment.total = np.empty(segment.values.shape[0] if self._exchange else 0, dtype)
+        try:
+            self._host.reduce_to_first(segment.values, r.kind, segment.total, r.timeout_s)
+        except HostReduceError as error:
+            self._fail(segment, error)
+            return
+        if self._exchange is not None:
+            kind = "int32" if r.kind == "int32" else "float32"
+            self._exchange.submit(segment.total, kind, "sum", r.priority, r.timeout_s, segment.exchanged)
+        self._down.put(partial(self._go_down, segment))
+
+    def _go_down(self, segment: "_Segment") -> None:
+        r = segment.reduction
+        if self._exchange is not None:
+            error = segment.wait()
+            if error is not None:
+                tell_everyone(self._keys, str(error))
+                self._host.leave()
+                r.work.end(error)
+                return
+        try:
+            self._host.give(segment.total, r.kind, segment.values, r.divisor(self._ranks), r.timeout_s)
+        except HostReduceError as error:
+            self._fail(segment, error)
+            return
+        if segment.last:
+            self._journal.count("reductions_host")
+            r.work.end()
+
+    def _fail(self, segment: "_Segment", error: HostReduceError) -> None:
+        """A rank of this host is gone, or its first rank was told that another host's is."""
+        reason = str(error)
+        if "has left" in reason:
+            reason = last_word(self._keys, 2.0) or reason
+        tell_everyone(self._keys, reason)
+        lost = PeerLostError(reason)
+        if self._exchange is not None:
+            self._exchange.give_up(lost)
+        elif not self._journal.counters["failed"]:
+            self._journal.change("failed", reason, bad=True)
+        segment.reduction.work.end(lost)
+
+    def status(self) -> dict[str, Any]:
+        if self._exchange is not None:
+            return {**self._exchange.status(), "host_ranks": self._host.ranks}
+        return {"path": "first rank of the host", "workers": self._workers, "host_ranks": self._host.ranks}
+
+    def close(self) -> None:
+        self._up.drain(_CLOSE_S)
+        self._down.drain(_CLOSE_S)
+        if self._exchange is not None:
+            self._exchange.close()
+        self._host.close()
+        self._up.close()
+        self._down.close()
+
+
+class _Segment:
+    """A part of a tensor on its way up, across and down."""
+
+    def __init__(self, reduction: Reduction, begin: int, end: int, last: bool) -> None:
+        self.reduction, self.last = reduction, last
+        self.values = reduction.array[begin:end]
+        self.total: Any = None
+        self._event = threading.Event()
+        self._error: Exception | None = None
+
+    def exchanged(self, error: Exception | None) -> None:
+        self._error = error
+        self._event.set()
+
+    def wait(self) -> Exception | None:
+        """Until the other hosts' part is in; the exchange keeps the time."""
+        self._event.wait()
+        return self._error
