@@ -63,7 +63,7 @@ def test_all_dead_is_an_error_that_names_them() -> None:
 def test_a_rack_without_survivors_and_without_helpers_is_an_error_that_names_who_is_missing() -> None:
     boss = Coordinator(random.Random(1), [0, 1, 1], 2, 1, "both")
     boss.dead = {1, 2}
-    with pytest.raises(MissingError, match="worker [12] is missing"):
+    with pytest.raises(MissingError, match=r"worker [12] is missing"):
         boss.decide()
 
 
