@@ -121,6 +121,13 @@ def test_bad_requests_are_told_in_a_sentence(switch: Running, body: Any, told: s
     assert told in answer["error"]
 
 
+def test_a_job_of_several_racks_needs_an_upper_switch(switch: Running) -> None:
+    status, answer = ask(
+        switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 4, "racks": 2}, token=TOKEN
+    )
+    assert (status, "needs a switch with --upstream" in answer["error"]) == (409, True)
+
+
 def test_there_is_an_end_to_jobs(switch: Running) -> None:
     made = []
     for _ in range(4):

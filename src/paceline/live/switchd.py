@@ -135,6 +135,8 @@ class LiveSwitch:
 
     def admit(self, name: str, workers: int, **wanted: Any) -> Job:
         """Admit a job here, and at the upper switch first where there is one."""
+        if wanted.get("racks", 1) > 1 and self.upstream is None and not self.options.upper:
+            raise Refusal(409, "a job of several racks needs a switch with --upstream, or an upper one")
         if self.upstream is not None:
             request = {"name": name, "workers": workers, **_for_upstream(wanted)}
             if self.options.policy == "switchml":
