@@ -1,4 +1,4 @@
-"""One small scenario under every policy, as data: to be compared between ways to run the core.
+"""One small scenario under every policy, and one with help, as data: to be compared between ways to run the core.
 
     python -m tests.sim.modes
 
@@ -11,6 +11,7 @@ from typing import Any
 from paceline.dataplane.compiled import bounds_checked, interpreted
 from paceline.sim.scenario import POLICIES
 from paceline.sim.simulate import simulate
+from tests.sim.help_scenes import dying, helped, slow
 from tests.sim.scenes import facts, job, scene
 
 SCENARIO = scene(
@@ -28,9 +29,13 @@ SCENARIO = scene(
 )
 
 
+HELPED = helped("both", faults={**slow(2), **dying((1, 50))})
+
+
 def outcomes() -> dict[str, Any]:
     """By policy; as JSON would give them back. SwitchML, which cannot go on, runs into its resends."""
     runs = {policy: facts(simulate(SCENARIO, policy, check=True)) for policy in POLICIES}
+    runs["helped"] = facts(simulate(HELPED, "esa", check=True))
     plain: dict[str, Any] = json.loads(json.dumps(runs))
     return plain
 

@@ -46,3 +46,5 @@ def test_the_scenario_is_worth_comparing(compiled: dict[str, Any]) -> None:
     assert compiled["ring"]["transport"]["resent"] > 0
     assert compiled["ps"]["transport"]["lost"] > 0
     assert "switch 1 died" in compiled["switchml"]["failed"]
+    assert compiled["helped"]["exact"] is True
+    assert compiled["helped"]["jobs"][0]["deaths"] == 1

@@ -37,10 +37,7 @@ _CLAIMS = {
     "other_jobs_jct_gain": "other jobs' JCT, times better with custody",
     "idle_cost": "cost when nobody straggles",
 }
-_COLUMNS = (
-    "setting", "what", "iteration, ms", "bound C_s + G/B_s", "takeover bound", "ratio to takeover bound",
-    "times as fast as ATP", "cut", "claims", "sums",
-)  # fmt: skip
+_COLUMNS = ("workload", "what", "ms", "C_s + G/B_s", "takeover bound", "bound / ms", "over ATP", "sums")
 
 
 def write_page(path: Path, rows: Sequence[Row], summary: dict[str, Row], quick: bool) -> None:
@@ -190,17 +187,24 @@ def _table(page: Page, rows: Sequence[Row]) -> None:
         _COLUMNS,
         [
             [
-                row["setting"],
+                _workload(row),
                 _NAME[(row["policy"], row["straggler"])],
                 row["iteration_ms"],
                 row["bound_custody_ms"],
                 row["bound_takeover_ms"],
                 row["bound_ratio"],
                 row["speedup_over_atp"],
-                row["iteration_cut"],
-                row["claims"] or "",
                 row["failed"] or row["sums"],
             ]
             for row in rows
         ],
     )
+
+
+def _workload(row: Row) -> str:
+    """A row's workload in few words."""
+    if row["pattern"] == "spells":
+        return f"{row['model']}, {row['chance']:.0%}"
+    slow = f", f {row['factor']:g}" if row["pattern"] == "one slow" else ""
+    link = f", {row['pattern']}" if row["pattern"].startswith("traffic") else ""
+    return f"{row['model']}, N {row['workers']}{slow}{link}"
