@@ -123,7 +123,7 @@ class Help(Section):
     """Of a message to the coordinator, one way."""
     patience: TimeNs = 100_000
     """Custody: as `custodians.patience`, for sums that wait for a straggler."""
-    budget: Size = 8_000_000
+    budget: Size = 1_000_000
     """Custody: host memory for gradients that a leader has sent and that have no result yet."""
     dead_after: TimeNs = 10_000_000
     """A worker silent for so long is taken for dead."""
