@@ -165,7 +165,8 @@ def test_a_result_that_was_overtaken_is_asked_for() -> None:
     for _ in range(6):
         now_ns = max(now_ns, int(sender.state.timer_ns))
         sender.timeout(now_ns)
-        asked |= {(int(packet.kind), int(packet.chunk)) for packet in iter(lambda: sender.poll(now_ns), None)}
+        while (packet := sender.poll(now_ns)) is not None:
+            asked.add((int(packet.kind), int(packet.chunk)))
     assert asked == {(wire.QUERY, 1), (wire.QUERY, 3)}
 
 
@@ -179,6 +180,17 @@ def test_a_pull_for_a_credited_chunk_is_answered_by_a_question() -> None:
     packet = sender.poll()
     assert (packet.kind, packet.chunk, packet.flag & wire.FLUSH) == (wire.GRADIENT, 0, wire.FLUSH)
     assert sender.state.credited == 0
+
+
+def test_where_parts_change_whoever_holds_a_result_answers_for_it() -> None:
+    """A pull names those who are missing by the parts of the chunk's own iteration, and these may have changed."""
+    sender = leader()
+    sender.send()
+    sender.result(0)
+    assert pull(sender, 0, mask=mask_of(5)) == IGNORE
+    sending.set_share(sender.all, 0, mask_of(1), 0, np.uint64(0))
+    assert pull(sender, 0, mask=mask_of(5)) == ANSWER_IT
+    assert pull(sender, 1, mask=mask_of(5)) == IGNORE
 
 
 def test_a_pull_is_answered_by_the_result_else_by_a_resend_else_not() -> None:

@@ -1,16 +1,19 @@
 """The protocol page tells the truth: its tables are the code's, its changes of state are those that happen."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paceline.dataplane import custodian, memory, sender, switch
+from paceline.dataplane import custodian, ledger, memory, sender, straggler, switch
 from paceline.dataplane import describe as protocol
 from paceline.dataplane.memory import POLICIES
 from tests.dataplane.star import Faults, Job, Star
 from tests.docs.pages import ROOT
+from tests.properties.custody import wild
+from tests.properties.wild import Wild
 
 Change = tuple[str, str]
 
@@ -36,7 +39,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.seen: dict[str, set[Change]] = {"aggregator": set(), "flight": set(), "chunk": set()}
-        self.star: Star | None = None
+        self.star: Star | Wild | None = None
 
     def around(self, patch: pytest.MonkeyPatch, module: Any, name: str, what: str) -> None:
         real: Callable[..., Any] = getattr(module, name)
@@ -94,6 +97,26 @@ def seen() -> dict[str, set[Change]]:
     return watch.seen
 
 
+@pytest.fixture(scope="module")
+def helped() -> dict[str, set[Change]]:
+    """The same in networks at their worst, where stragglers are helped."""
+    watch = Watch()
+    told = ("take_role", "handle_ack", "handle_pull")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("release", "poll_transmit", "handle_result", "handle_timeout", *told):
+            watch.around(patch, sender, name, "flight")
+        for name in ("handle_packet", "release_job"):
+            watch.around(patch, switch, name, "aggregator")
+        for name in ("handle_packet", "keep_result", "handle_timeout", "begin_epoch", "forget"):
+            watch.around(patch, custodian, name, "chunk")
+        for seed in range(24):
+            watch.star = None
+            run = wild(seed)
+            watch.star = run
+            run.run()
+    return watch.seen
+
+
 def _listed(changes: tuple[tuple[str, str, str], ...]) -> set[Change]:
     return {change[:2] for change in changes}
 
@@ -138,8 +161,61 @@ def test_a_new_epoch_voids_open_chunks_and_a_loss_voids_all() -> None:
 def test_flights_change_as_listed(seen: dict[str, set[Change]]) -> None:
     # A driver resends what is lost before it takes the next result, so these are shown one by one below.
     rare = {("lost", "done"), ("lost", "idle"), ("lost", "queued")}
-    helped = {change for change in _listed(protocol.FLIGHT_CHANGES) if "credited" in change}
-    assert seen["flight"] | rare == _listed(protocol.FLIGHT_CHANGES) - helped
+    credited = {change for change in _listed(protocol.FLIGHT_CHANGES) if "credited" in change}
+    assert seen["flight"] | rare == _listed(protocol.FLIGHT_CHANGES) - credited
+
+
+def test_changes_are_as_listed_where_stragglers_are_helped(helped: dict[str, set[Change]]) -> None:
+    credited = {change for change in _listed(protocol.FLIGHT_CHANGES) if "credited" in change}
+    assert {change for change in helped["flight"] if "credited" in change} == credited
+    assert helped["flight"] <= _listed(protocol.FLIGHT_CHANGES)
+    assert helped["aggregator"] <= _listed(protocol.AGGREGATOR_CHANGES)
+    assert helped["chunk"] == _listed(protocol.CHUNK_CHANGES)
+
+
+def test_micro_batches_change_as_listed() -> None:
+    draw = random.Random(5)
+    changes: set[Change] = set()
+    for _ in range(200):
+        book = ledger.new_ledger(0, 3, 50)
+        for now_ns in range(0, 300, 10):
+            before = book.batches.state.copy()
+            worker, m = draw.randrange(3), draw.randrange(3)
+            number = int(ledger.claim_number(book, m, worker))
+            act = draw.choice(("claim", "claim", "finish", "commit", "leave", "freeze"))
+            if act == "claim" and (before == ledger.CLAIMED).any():
+                # What runs out at a claim is claimed again by it: let it run out by a death instead.
+                book.batches.lease_ns[:] = book.batches.second_lease_ns[:] = now_ns + 50
+            if act == "claim":
+                ledger.claim(book, worker, now_ns)
+            elif act == "leave":
+                ledger.leave(book, worker)
+            elif act == "freeze":
+                ledger.freeze(book)
+            else:
+                getattr(ledger, act)(book, m, number)
+            for old, new in zip(before, book.batches.state, strict=True):
+                if old != new:
+                    changes.add((ledger.BATCH_STATES[old], ledger.BATCH_STATES[new]))
+    assert changes == _listed(protocol.BATCH_CHANGES)
+
+
+def test_roles_change_as_listed() -> None:
+    draw = random.Random(6)
+    changes: set[Change] = set()
+    detection = straggler.new_detection(4, theta_chunks=10)
+    for _ in range(400):
+        before = detection.workers.role.copy()
+        detection.workers.computed[:] = [draw.choice((80, 100, 100, 100)) for _ in range(4)]
+        detection.workers.delivered[:] = detection.workers.computed
+        detection.workers.delivered[draw.randrange(4)] = 80
+        straggler.end_window(detection, np.zeros(4, dtype=np.int64))
+        if draw.random() < 0.3:
+            straggler.end_iteration(detection)
+        for old, new in zip(before, detection.workers.role, strict=True):
+            if old != new:
+                changes.add((straggler.ROLE_NAMES[old], straggler.ROLE_NAMES[new]))
+    assert changes == _listed(protocol.ROLE_CHANGES)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,12 @@ def test_every_run_ends_with_every_sum_exact(first: int) -> None:
     assert [end for end in ends if not is_good(end[1])] == []
 
 
+@pytest.mark.parametrize("seed", [1242])
+def test_seeds_that_failed_once(seed: int) -> None:
+    """1242: who carried a micro-batch carried another in the next iteration, and no pull reached it any more."""
+    assert outcome(seed)[1] == "ok"
+
+
 def test_seeds_vary_all_that_makes_runs_hard() -> None:
     runs = [wild(seed) for seed in range(96)]
     shapes = {(run.policy, run.racks, run.boss.help_mode) for run in runs}

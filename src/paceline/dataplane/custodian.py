@@ -1,4 +1,4 @@
-"""Host-side aggregation: the one state machine for ATP's parameter server and ESA's fallback host.
+"""Host-side aggregation: one state machine for ATP's parameter server, ESA's fallback host, SA-ATP's leading worker.
 
 A custodian holds the partial sum of a chunk that the switch could not finish. The order of calls:
 
@@ -11,7 +11,11 @@ Rules: a partial is accepted only if it is disjoint from what is counted, else i
 holds all that is counted and more: then it takes its place [ATP: a full bitmap overwrites]; a result is made
 only when every contribution is in; a chunk that is done answers whatever comes for it with its result
 again. A chunk that has waited too long sends a reminder to the switch, the next time a pull to the workers whose
-contribution is missing, and so on in turn, with back-off [reminder: ours, after ESA; pull: ours].
+contribution is missing, and so on in turn, with back-off [reminder: ours, after ESA; pull: ours] (`asking.py`).
+
+With custody, what is counted is acknowledged to its workers, the first time and again; the leaders then run ahead. A
+query is answered with the result, with an acknowledgement if the asker's contribution is counted, and with a pull if
+not. It also opens a chunk that nobody has brought yet, so that others are asked for it [ours].
 
 Chunks live in a ring of twice the senders' span. That is enough: a worker that still lacks the result of
 chunk c has sent nothing from c + span on, so no chunk from c + span on is complete anywhere, so nobody has
@@ -20,14 +24,15 @@ sent anything from c + 2 span on.
 Epochs: partial sums count within one epoch. A custodian that lost its state begins a new one; so does every
 worker, which sends again what has no result yet. Results belong to no epoch: whoever holds one may give it.
 
-Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. `racks` has the
-racks that are complete, `masks[..., rack]` the workers of the others.
+Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. What is counted, and what
+can be counted with it, is in `counted.py`.
 """
 
 from typing import Any
 
 import numpy as np
 
+from paceline.dataplane.asking import handle_timeout, poll_transmit
 from paceline.dataplane.bits import NO_BITS, add_modulo, bit, mix, popcount
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.counted import clear, count_in, covers, has_room, includes, is_disjoint
@@ -65,14 +70,11 @@ from paceline.dataplane.wire import (
     COLLISION,
     ECN,
     FLUSH,
-    MAGIC,
     PARTIAL,
     PULL,
     QUERY,
-    REMINDER,
     RESULT,
     RESULT_FLAG,
-    VERSION,
 )
 from paceline.dataplane.wire import CUSTODY as WITH_CUSTODY
 
@@ -328,105 +330,6 @@ def _make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: A
     packet.owner = 0
     for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
         buffer[row, lane] = custodians.values[k, at, lane]
-
-
-@compiled
-def handle_timeout(custodians: Custodians, k: int, now_ns: int) -> None:
-    """Begin a round over the open chunks; `poll_transmit` then gives what is overdue."""
-    custodian = custodians.state[k]
-    custodian.timer_ns = NEVER_NS
-    custodian.now_ns = now_ns
-    custodian.low = max(custodian.low, custodian.high - custodian.ring)
-    while custodian.low < custodian.high:
-        entry = custodians.chunks[k, custodian.low % custodian.ring]
-        if entry.state == OPEN and entry.chunk == custodian.low:
-            break
-        custodian.low += 1
-    custodian.cursor = custodian.low
-
-
-@compiled
-def poll_transmit(custodians: Custodians, k: int, packet: Any) -> bool:
-    """The next reminder or pull of the round that `handle_timeout` began; they take turns at a chunk."""
-    custodian = custodians.state[k]
-    if custodian.reminders == 0 and custodian.pulls == 0:
-        return False
-    while custodian.cursor < custodian.high:
-        at = custodian.cursor % custodian.ring
-        entry = custodians.chunks[k, at]
-        custodian.cursor += 1
-        if entry.state != OPEN or entry.chunk != custodian.cursor - 1:
-            continue
-        overdue = entry.due_ns <= custodian.now_ns
-        if overdue:
-            wait_ns = custodian.patience_ns << min(entry.attempts // 2, 10)
-            entry.due_ns = custodian.now_ns + min(wait_ns, custodian.patience_max_ns)
-            entry.attempts += 1
-        custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
-        if overdue:
-            if custodian.reminders != 0 and (entry.attempts % 2 == 1 or custodian.pulls == 0):
-                custodians.counters[k, REMINDERS_SENT] += 1
-                _ask(custodians, k, at, packet, REMINDER)
-            else:
-                custodians.counters[k, PULLS_SENT] += 1
-                _ask(custodians, k, at, packet, PULL)
-            return True
-    return False
-
-
-@compiled_inner
-def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> None:
-    """A packet without payload about a chunk; a pull names who is missing: workers, or whole racks."""
-    custodian = custodians.state[k]
-    entry = custodians.chunks[k, at]
-    packet.magic = MAGIC
-    packet.version = VERSION
-    packet.kind = kind
-    packet.flag = 0
-    packet.priority = entry.priority
-    packet.job = custodian.job
-    packet.chunk = entry.chunk
-    packet.epoch = custodian.epoch
-    packet.count = 0
-    packet.index = entry.index
-    packet.fan_in = custodians.fan_in[k, 0]
-    packet.fan_in_upper = custodian.fan_in_upper
-    packet.rack = 0
-    packet.worker = 0
-    packet.custodian = custodian.endpoint
-    packet.share = NO_BITS
-    packet.owner = 0
-    packet.exponent = 0
-    packet.offer = 0
-    packet.tag = NO_BITS
-    if custodian.fan_in_upper > 1:
-        packet.level = 2
-        packet.mask = ~entry.racks
-    else:
-        packet.level = 1
-        counted = NO_BITS
-        for rack in range(custodians.masks.shape[2]):
-            counted |= custodians.masks[k, at, rack]
-        packet.mask = ~counted
-    if entry.owners != 0 and kind == PULL:
-        _ask_for_shares(custodians, k, at, packet)
-
-
-@compiled_apart
-def _ask_for_shares(custodians: Custodians, k: int, at: int, packet: Any) -> None:
-    """The pull also names micro-batches: what is missing of one owner, of each in its turn."""
-    entry = custodians.chunks[k, at]
-    turn = entry.attempts // 2 % entry.owners
-    for place in range(custodians.owners.shape[2]):
-        owner = custodians.owners[k, at, place]
-        if owner < 0:
-            continue
-        if packet.fan_in_upper == 1:
-            packet.mask &= ~bit(owner & 63)
-        if turn == 0:
-            packet.owner = owner
-            packet.share = ~custodians.shares[k, at, place]
-        turn -= 1
 
 
 @compiled

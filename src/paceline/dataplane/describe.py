@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.dataplane import custodian, memory, sender, switch, wire
+from paceline.dataplane import custodian, ledger, memory, sender, sender_state, straggler, switch, wire
 
 FIELD_MEANINGS = {
     "magic": f"`{wire.MAGIC:#06x}`",
@@ -73,6 +73,17 @@ VERDICT_MEANINGS = (
     "to endpoint `worker` of the job",
     "to the rack switch `rack`",
     "refused, and counted under its reason",
+)
+CUSTODIAN_VERDICT_MEANINGS = (
+    "nothing leaves",
+    "the packet is now the result, for every worker",
+    "the packet is now a result, an ack or a pull, for endpoint `worker` alone",
+    "the packet is now an ack, for the workers in its mask",
+)
+PULL_ANSWER_MEANINGS = (
+    "nothing to do",
+    "send the held result to the custodian, as an answer",
+    "poll the sender: a flush or a query is to be sent",
 )
 SWITCH_COUNTER_MEANINGS = (
     "sums over all of a level that left",
@@ -154,12 +165,27 @@ FLIGHT_CHANGES = (
     ("credited", "idle", "its result came, and nothing older is missing"),
 )
 CHUNK_CHANGES = (
-    ("absent", "open", "a first partial"),
+    ("absent", "open", "a first partial, or a query"),
     ("absent", "done", "a partial that is complete by itself; an answer; a result made by a switch"),
     ("open", "done", "the last contribution; an answer; a result made by a switch"),
     ("done", "open", "a partial of the chunk one ring further took the place"),
     ("open", "absent", "a new epoch: all contributions come again; or the custodian lost its state"),
     ("done", "absent", "the custodian lost its state"),
+)
+BATCH_CHANGES = (
+    ("free", "claimed", "a claim: the owner's from the head, a helper's from the tail; or adopted"),
+    ("claimed", "free", "its lease ran out, or its worker died, and there is no second claim"),
+    ("claimed", "computed", "finished by the first of its claims to do so; the other is fenced"),
+    ("claimed", "committed", "its worker's last, to be sent while it is computed; a second claim is fenced"),
+    ("committed", "computed", "finished"),
+    ("committed", "free", "its worker died: a new epoch"),
+    ("computed", "free", "its worker died; after the freeze: a new epoch"),
+)
+ROLE_CHANGES = (
+    ("leading", "compute straggler", "behind for `windows` windows in a row, its computation as well"),
+    ("leading", "bandwidth straggler", "the same, its computation is not behind"),
+    ("compute straggler", "leading", "`clean_iterations` whole iterations without being behind"),
+    ("bandwidth straggler", "leading", "the same"),
 )
 
 
@@ -215,6 +241,10 @@ def sections() -> dict[str, str]:
         "aggregator states": _changes(memory.STATE_NAMES, AGGREGATOR_CHANGES, memory.AGGREGATOR),
         "flight states": _changes(sender.FLIGHT_STATES, FLIGHT_CHANGES, sender.FLIGHT),
         "chunk states": _changes(custodian.CHUNK_STATES, CHUNK_CHANGES, custodian.CUSTODY),
+        "custodian verdicts": _numbered(custodian.VERDICT_NAMES, CUSTODIAN_VERDICT_MEANINGS, "verdict"),
+        "pull answers": _numbered(sender_state.PULL_ANSWERS, PULL_ANSWER_MEANINGS, "answer"),
+        "micro-batch states": _changes(ledger.BATCH_STATES, BATCH_CHANGES, ledger.BATCH),
+        "roles": _changes(straggler.ROLE_NAMES, ROLE_CHANGES, straggler.WORKER),
         "policies": ", ".join(f"`{name}` ({code})" for name, code in memory.POLICIES.items()) + ".",
     }
 

@@ -6,7 +6,7 @@ no result, of them `lost` wait to be sent again, `credited` wait for their resul
 
 from typing import Any
 
-from paceline.dataplane.compiled import compiled
+from paceline.dataplane.compiled import compiled, compiled_apart
 from paceline.dataplane.pacing import due_ns, slow_down
 from paceline.dataplane.sender_state import CREDITED, DONE, IDLE, LOST, QUEUED, SENT, Senders
 
@@ -111,3 +111,26 @@ def find_lost(senders: Senders, i: int, now_ns: int) -> None:
         sender.scan += 1
     if found and sender.adaptive != 0:
         slow_down(sender, sender.oldest)
+
+
+@compiled_apart
+def watch_credited(senders: Senders, i: int, now_ns: int) -> None:
+    """A result came: the oldest credited chunk is on its timer, those that were overtaken are judged soon."""
+    sender = senders.state[i]
+    oldest = senders.flights[i, sender.oldest % sender.span]
+    if oldest.state == CREDITED:
+        sender.timer_ns = min(sender.timer_ns, max(due_ns(sender, oldest), now_ns + sender.rto_ns))
+    elif sender.highest_result > sender.oldest:
+        sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
+
+
+@compiled_apart
+def ask_when_due(sender: Any, flight: Any, now_ns: int) -> None:
+    """A credited chunk that has waited for long enough is asked for, and the wait begins anew."""
+    if due_ns(sender, flight) <= now_ns:
+        flight.sent_ns = now_ns
+        flight.backoff += 1
+        if flight.backoff > sender.resends_max:
+            sender.failed = 1
+        start_asking(sender, flight)
+    sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))

@@ -60,6 +60,7 @@ def set_share(senders: Senders, i: int, mask: Any, owner: int, share: Any) -> No
     sender.mask = np.uint64(mask)
     sender.owner = owner
     sender.share = np.uint64(share)
+    sender.parted = 1
     sender.silent = 1 if sender.mask == NO_BITS and sender.share == NO_BITS else 0
 
 
@@ -140,11 +141,13 @@ def is_asked(sender: Any, packet: Any) -> bool:
 def handle_pull(senders: Senders, i: int, packet: Any) -> int:
     """A custodian asks for a chunk: `ANSWER_IT` with the held result, `POLL` the sender, or `IGNORE` it."""
     sender = senders.state[i]
-    if packet.kind != PULL or not is_asked(sender, packet):
+    if packet.kind != PULL:
         return IGNORE
-    if holds_result(senders, i, packet.chunk):
+    asked = is_asked(sender, packet)
+    # Who carried a part in the iteration of the chunk may carry another now: then any holder of the result answers.
+    if (asked or sender.parted != 0) and holds_result(senders, i, packet.chunk):
         return ANSWER_IT
-    if packet.epoch != sender.epoch:
+    if not asked or packet.epoch != sender.epoch:
         return IGNORE
     if resend(senders, i, packet.chunk):
         return POLL

@@ -8,6 +8,9 @@ The order of calls, for a driver:
     handle_receipts  the same for all chunks below a point, on point-to-point flows
     handle_timeout call it at `timer_ns` or later; then poll again
 
+and, where stragglers are helped (`roles.py`): `take_role`, `set_share`, `handle_ack`, `handle_pull`. Which chunk is
+next is in `choosing.py`, the changes of a flight's state in `flights.py`.
+
 Two disciplines share the timers and the accounting. A *stream* sends in order, at most `window` chunks
 without a result and none further than `span` past the oldest [ATP: AIMD in packets, halved on ECN and on
 out-of-order results]. A *pool* has one chunk in flight in each of `span` slots, and chunk p + span follows
@@ -22,16 +25,9 @@ more than `resends_max` times sets `failed`: a wait never lasts for ever.
 from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, mix
-from paceline.dataplane.compiled import compiled, compiled_apart
-from paceline.dataplane.flights import (
-    find_lost,
-    finish,
-    make_ready,
-    mark_credited,
-    mark_lost,
-    start_asking,
-    stop_asking,
-)
+from paceline.dataplane.choosing import next_chunk, poll_query, poll_silent
+from paceline.dataplane.compiled import compiled
+from paceline.dataplane.flights import ask_when_due, find_lost, finish, make_ready, mark_lost, watch_credited
 from paceline.dataplane.pacing import due_ns, sample_rtt, slow_down, speed_up
 from paceline.dataplane.roles import (
     change_epoch,
@@ -63,7 +59,7 @@ from paceline.dataplane.sender_state import (
     Senders,
     new_senders,
 )
-from paceline.dataplane.wire import COLLISION, CUSTODY, ECN, FLUSH, GRADIENT, MAGIC, QUERY, VERSION
+from paceline.dataplane.wire import COLLISION, CUSTODY, ECN, FLUSH, GRADIENT, MAGIC, VERSION
 
 __all__ = [
     "ANSWER_IT",
@@ -142,85 +138,6 @@ def release(senders: Senders, i: int, released: int) -> None:
 
 
 @compiled
-def _next_chunk(senders: Senders, i: int) -> int:
-    """The chunk to send now, or -1: first what was lost, then what is new."""
-    sender = senders.state[i]
-    if sender.lost > 0:
-        if sender.pool != 0:
-            for k in range(sender.span):
-                if senders.flights[i, k].state == LOST:
-                    return int(senders.flights[i, k].chunk)
-        if sender.budget > 0 and sender.unfinished - sender.credited - sender.lost >= sender.window:
-            # With credit there may be more to send again than the window holds, after an epoch's end.
-            return -1
-        chunk = max(sender.resend_from, sender.oldest)
-        while chunk < sender.next:
-            if senders.flights[i, chunk % sender.span].state == LOST:
-                sender.resend_from = chunk + 1
-                return int(chunk)
-            chunk += 1
-        sender.lost = 0
-    if sender.pool != 0:
-        if sender.ready_count == 0:
-            return -1
-        k = senders.ready[i, sender.ready_head]
-        sender.ready_head = (sender.ready_head + 1) % sender.span
-        sender.ready_count -= 1
-        return int(senders.flights[i, k].chunk)
-    if (
-        sender.next < sender.released
-        and sender.unfinished - sender.credited < sender.window
-        and sender.next < sender.oldest + sender.span
-        and (sender.budget == 0 or sender.next < sender.oldest + sender.budget)
-        and (sender.limit == 0 or sender.next < sender.limit)
-    ):
-        return int(sender.next)
-    return -1
-
-
-@compiled_apart
-def _poll_silent(senders: Senders, i: int, now_ns: int) -> None:
-    """Nothing to contribute: new chunks wait for their results without being sent."""
-    sender = senders.state[i]
-    chunk = _next_chunk(senders, i)
-    while chunk >= 0:
-        flight = senders.flights[i, chunk % sender.span]
-        flight.chunk = chunk
-        # No round trip is ever measured from it.
-        flight.resends = 1
-        flight.asks = 0
-        sender.unfinished += 1
-        sender.next = chunk + 1
-        mark_credited(sender, flight, now_ns)
-        chunk = _next_chunk(senders, i)
-    if sender.oldest < sender.next:
-        oldest = senders.flights[i, sender.oldest % sender.span]
-        sender.timer_ns = min(sender.timer_ns, due_ns(sender, oldest))
-
-
-@compiled_apart
-def _poll_query(senders: Senders, i: int, packet: Any) -> bool:
-    """The next question to a custodian: is there a result, is the contribution counted?"""
-    sender = senders.state[i]
-    chunk = max(sender.ask_from, sender.oldest)
-    while chunk < sender.next:
-        flight = senders.flights[i, chunk % sender.span]
-        chunk += 1
-        if flight.asks != 0:
-            stop_asking(sender, flight)
-            sender.ask_from = chunk
-            sender.queries += 1
-            packet.kind = QUERY
-            packet.flag = CUSTODY if sender.custody != 0 else 0
-            packet.chunk = flight.chunk
-            packet.count = 0
-            packet.index = flight.index
-            return True
-    sender.asking = 0
-    return False
-
-
-@compiled
 def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     """Fill in the next packet, or say that there is none; the driver adds payload, priority and custodian.
 
@@ -230,10 +147,10 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     if sender.failed != 0:
         return False
     if sender.silent != 0:
-        _poll_silent(senders, i, now_ns)
+        poll_silent(senders, i, now_ns)
     packet.fan_in = sender.fan_in
-    if sender.asking == 0 or not _poll_query(senders, i, packet):
-        chunk = -1 if sender.silent != 0 else _next_chunk(senders, i)
+    if sender.asking == 0 or not poll_query(senders, i, packet):
+        chunk = -1 if sender.silent != 0 else next_chunk(senders, i)
         if chunk < 0:
             return False
         flight = senders.flights[i, chunk % sender.span]
@@ -313,19 +230,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     if sender.pool == 0:
         find_lost(senders, i, now_ns)
     if sender.credited > 0:
-        _watch_credited(senders, i, now_ns)
+        watch_credited(senders, i, now_ns)
     return NEW
-
-
-@compiled_apart
-def _watch_credited(senders: Senders, i: int, now_ns: int) -> None:
-    """A result came: the oldest credited chunk is on its timer, those that were overtaken are judged soon."""
-    sender = senders.state[i]
-    oldest = senders.flights[i, sender.oldest % sender.span]
-    if oldest.state == CREDITED:
-        sender.timer_ns = min(sender.timer_ns, max(due_ns(sender, oldest), now_ns + sender.rto_ns))
-    elif sender.highest_result > sender.oldest:
-        sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
 
 
 @compiled
@@ -361,7 +267,7 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
     for position in range(first, last):
         flight = senders.flights[i, position % sender.span]
         if flight.state == CREDITED and (position == first or position < sender.overtaken):
-            _ask_when_due(sender, flight, now_ns)
+            ask_when_due(sender, flight, now_ns)
         if flight.state != SENT:
             continue
         due = due_ns(sender, flight)
@@ -381,15 +287,3 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
     if overdue > 0 and sender.adaptive != 0:
         slow_down(sender, sender.oldest)
     return overdue
-
-
-@compiled_apart
-def _ask_when_due(sender: Any, flight: Any, now_ns: int) -> None:
-    """A credited chunk that has waited for long enough is asked for, and the wait begins anew."""
-    if due_ns(sender, flight) <= now_ns:
-        flight.sent_ns = now_ns
-        flight.backoff += 1
-        if flight.backoff > sender.resends_max:
-            sender.failed = 1
-        start_asking(sender, flight)
-    sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))

@@ -89,12 +89,13 @@ SENDER = np.dtype(
         ("flush_always", "i4"),
         ("owner", "i4"),
         ("silent", "i4"),
+        ("parted", "i4"),
     ],
     align=True,
 )
 """A sender. For helping stragglers: `custody`, `flush_always`, `leaders` and `fan_in` are its role; `mask`, `owner` and
-`share` what it contributes (`silent`: nothing); `budget` (chunks, 0: the span) and `limit` (a chunk, 0: none) how far
-it may run ahead."""
+`share` what it contributes (`silent`: nothing; `parted`: it was told what, and that may change); `budget` (chunks, 0:
+the span) and `limit` (a chunk, 0: none) how far it may run ahead."""
 
 FLIGHT = np.dtype(
     [

@@ -38,8 +38,8 @@ KIND_NAMES = {
     REMINDER: "reminder: a custodian asks the switch for what it holds of a chunk",
     PULL: "pull: a custodian asks workers for a result or, failing that, for their contribution",
     ANSWER: "answer: a worker gives a custodian the result it already holds",
-    QUERY: "query: a worker asks a custodian for a result",
-    ACK: "ack: receipt on a point-to-point flow between hosts, or window credit for a gradient",
+    QUERY: "query: a worker asks a custodian for a result, and whether its contribution is counted",
+    ACK: "ack: with `custody`, a custodian counts these workers' contributions; else a receipt between hosts",
 }
 
 ECN = 1
@@ -50,7 +50,7 @@ CUSTODY = 16
 SATURATED = 32
 FLAG_NAMES = {
     ECN: "ecn: met congestion on its way",
-    FLUSH: "flush: a resend; take along what the switch holds, never hold an aggregator",
+    FLUSH: "flush: a resend; take along what the switch holds, never hold an aggregator; of a pull: yours is missing",
     COLLISION: "collision: found its aggregator taken",
     RESULT_FLAG: "result: the sum is complete",
     CUSTODY: "custody: complete at fan-in, but to be finished by the custodian",
