@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.live.agent import Agent, open_socket
 from paceline.live.agent_config import AgentConfig
+from paceline.live.agent_warm import warm_up
 from paceline.live.client import Admission, ControlPlane, Membership
 from paceline.live.control import ControlPlane as ControlServer
 from paceline.live.events import Events
@@ -70,6 +71,8 @@ def job_of(
     **more: Any,
 ) -> Iterator[Job]:
     """A job with one agent for each worker, by a switch or by custodians alone."""
+    # Before the admission: a lease does not wait for a compiler.
+    warm_up()
     sockets = [open_socket() for _ in range(workers)]
     peers = [sock.getsockname() for sock in sockets]
     admitted = None
