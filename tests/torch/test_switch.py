@@ -99,8 +99,10 @@ def train(rank: int, notes: str, seed: int = 1, until: str = "") -> dict[str, An
     before = time.monotonic()
     while True:
         tensors = [torch.randn(count, generator=generator) for count in (5, 600)]
-        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-            assert work is not None
+        # Which job goes first changes from step to step: each takes aggregators from the other.
+        group: Any = dist.group.WORLD
+        number = 100 + 50 * ((len(sums) + seed) % 2)
+        for work in [group.reduce_tensor(tensor, "sum", priority=number) for tensor in tensors]:
             work.wait()
         sums.append(sum(tensor.double().sum().item() for tensor in tensors))
         gaps.append(time.monotonic() - before)
@@ -173,11 +175,17 @@ def test_a_killed_switch_costs_no_step_and_is_used_again(tmp_path: Path) -> None
         assert result["longest_s"] < 20
 
 
-def test_two_jobs_share_a_small_switch(tmp_path: Path) -> None:
+def _preempting(switch: Switch, jobs: int) -> bool:
+    """Whether so many jobs have lost or taken aggregators."""
+    found = re.findall(r"^paceline_preemptions_total\{.*\} ([0-9.]+)$", switch.get("/metrics"), re.M)
+    return len([count for count in found if float(count) > 0]) >= jobs
+
+
+def test_two_jobs_preempt_each_other_in_a_small_switch(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-    with Switch(tmp_path, "--memory", "64KiB") as switch:
+    with Switch(tmp_path, "--memory", "20KiB") as switch:
         env = apart(switch)
         with (
             Ranks(2, f"{HERE}:train", folders[0], env, notes=str(folders[0]), seed=1, until="enough") as one,
@@ -186,6 +194,10 @@ def test_two_jobs_share_a_small_switch(tmp_path: Path) -> None:
             for folder in folders:
                 _wait_for(folder, 2, 20, "switch")
             assert len(switch.jobs()) == 2
+            end = time.monotonic() + 60
+            while not _preempting(switch, 2):
+                assert time.monotonic() < end, "neither job takes anything from the other"
+                time.sleep(0.5)
             for folder in folders:
                 (folder / "enough").touch()
             results = [one.results(), two.results()]
