@@ -17,9 +17,9 @@ from paceline.dataplane.memory import ANSWERED, EMPTY
 from paceline.dataplane.switch import COMPLETIONS, FALLBACKS, FLUSHES, PREEMPTIONS
 from paceline.dataplane.wire import HEADER_BYTES
 from paceline.sim.build import CHECK_LANES, build
+from paceline.sim.engine import ENDED, run
 from paceline.sim.priority import priority
 from paceline.sim.scenario import Scenario
-from paceline.sim.simulate import _run_to_end
 from paceline.sim.world import contribution
 from tests.live.agents import Job, RunningSwitch, job_of, running_switch
 
@@ -42,7 +42,7 @@ def _simulated(policy: str) -> Any:
         }
     )
     setup = build(scenario, policy, 1, True, priority)
-    assert _run_to_end(setup, None) == ""
+    assert run(setup.world, 1 << 40, setup.room, scenario.horizon) == ENDED
     assert setup.world.jobs[0].wrong == 0
     return setup.world
 
