@@ -121,7 +121,7 @@ class Help(Section):
     """A claimed micro-batch that is not done after so many times its compute time is free again."""
     latency: TimeNs = 20_000
     """Of a message to the coordinator, one way."""
-    patience: TimeNs = 100_000
+    patience: TimeNs = 5_000_000
     """Custody: as `custodians.patience`, for sums that wait for a straggler."""
     budget: Size = 1_000_000
     """Custody: host memory for gradients that a leader has sent and that have no result yet."""
