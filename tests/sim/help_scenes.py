@@ -15,6 +15,7 @@ QUICK_HELP = {
     "stall": "60 ms",
     "window": 0.25,
     "budget": "64 kB",
+    "patience": "20 us",
     "timeout": "1 us",
 }
 
