@@ -33,7 +33,7 @@ from paceline.torch.agent_path import AgentPath, Ticket
 from paceline.torch.gloo_carrier import GlooCarrier
 from paceline.torch.journal import Journal
 from paceline.torch.ledger import Entry, Ledger
-from paceline.torch.peers import PeerLostError, Peers
+from paceline.torch.peers import DEAD_S, PeerLostError, Peers
 from paceline.torch.rendezvous import Keys
 
 TICK_S = 0.25
@@ -320,7 +320,7 @@ class Exchange:
     def _blame(self, reason: str) -> None:
         """Gloo failed too: find out who is gone, or end without a name."""
         self._peers.forget_looks()
-        end = time.monotonic() + 12.0
+        end = time.monotonic() + DEAD_S + 4.0
         while time.monotonic() < end:
             self._peers.look(time.monotonic())
             time.sleep(TICK_S)

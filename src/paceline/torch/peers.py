@@ -15,7 +15,7 @@ from torch.distributed import DistBackendError
 from paceline.torch.rendezvous import Keys
 
 BEAT_S = 1.0
-DEAD_S = 8.0
+DEAD_S = 20.0
 _LAST_WORD = "dead"
 
 
