@@ -1,0 +1,40 @@
+"""`paceline reproduce joint`: the three ideas alone and together on one workload."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def joint(
+    out: Annotated[Path, typer.Option(help="Folder for the page, the CSV files and summary.json.")] = Path(
+        "out/joint"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller jobs: about a minute.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")] = None,
+) -> None:
+    """Placement, switch memory and straggler help, alone and together, packet by packet.
+
+    {first-fit, SJF-BCO, bco-plus} x {ring, ATP, ESA} x {stragglers left alone, helped}, on a leaf-spine cluster
+    with one slow server. Writes index.html, rows.csv, combinations.csv, ideas.csv and summary.json.
+
+    Examples:
+
+      paceline reproduce joint --quick
+
+      paceline reproduce joint --out out/joint
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.experiments.joint import reproduce
+
+    summary = reproduce(out, quick, jobs)
+    console = Console(width=None if Console().is_terminal else 160, highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("figure", "ours", "setting"):
+        table.add_column(name)
+    for key, entry in summary.items():
+        table.add_row(key, "-" if entry["ours"] is None else f"{entry['ours']:.2f}", entry["setting"])
+    console.print(table)
+    console.print(f"page: {out / 'index.html'}", markup=False)
