@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from paceline.commands.sweep_options import Jobs, RayAddress, Resume, sweep_options
+
 
 def joint(
     out: Annotated[Path, typer.Option(help="Folder for the page, the CSV files and summary.json.")] = Path(
         "out/joint"
     ),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller jobs: about a minute.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")] = None,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    resume: Resume = False,
 ) -> None:
     """Placement, switch memory and straggler help, alone and together, packet by packet.
 
@@ -29,7 +33,8 @@ def joint(
 
     from paceline.experiments.joint import reproduce
 
-    summary = reproduce(out, quick, jobs)
+    with sweep_options(out, jobs, ray, resume) as sweep:
+        summary = reproduce(out, quick, sweep)
     console = Console(width=None if Console().is_terminal else 160, highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("figure", "ours", "setting"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from paceline.experiments.harness import run_points, write_csv, write_summary
+from paceline.experiments.harness import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.experiments.joint_page import write_page
 from paceline.experiments.joint_points import all_points, run_point
 from paceline.schedule.planning import warm
@@ -23,11 +23,10 @@ BASELINE: Key = ("ff", "atp", "off")
 TOGETHER: Key = ("bco-plus", "esa", "both")
 
 
-def reproduce(out: Path, quick: bool, processes: int | None = None) -> dict[str, Row]:
+def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
     """Run all points, write rows.csv, combinations.csv, summary.json and index.html; gives the summary."""
-    warm_up()
-    warm()
-    rows = [row for rows in run_points(run_point, all_points(quick), "points", processes) for row in rows]
+    results = run_points(run_point, all_points(quick), "points", sweep, prepare=_prepare)
+    rows = [row for rows in results for row in rows]
     write_csv(out / "rows.csv", rows)
     table = combine(rows)
     write_csv(out / "combinations.csv", table)
@@ -37,6 +36,12 @@ def reproduce(out: Path, quick: bool, processes: int | None = None) -> dict[str,
     write_summary(out, summary)
     write_page(out / "index.html", rows, table, steps, summary, quick)
     return summary
+
+
+def _prepare() -> None:
+    """Compile once, before processes start."""
+    warm_up()
+    warm()
 
 
 def combine(rows: Sequence[Row]) -> list[Row]:
