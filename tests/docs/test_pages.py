@@ -11,7 +11,10 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, commands, links, name_of
 
-RUN = [ROOT / "README.md", ROOT / "docs/simulating.md", ROOT / "docs/running.md", ROOT / "docs/reports.md"]
+RUN = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / page for page in ("guide.md", "simulating.md", "running.md", "reports.md")),
+]
 # fmt: off
 TERMS = [
     "chunk", "contribution", "mask", "aggregator", "slot", "custodian", "leader", "straggler", "fan-in",
