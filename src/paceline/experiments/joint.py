@@ -17,10 +17,10 @@ from paceline.schedule.planning import warm
 from paceline.sim.simulate import warm_up
 
 Row = dict[str, Any]
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, str]
 
-BASELINE: Key = ("ff", "atp", "off")
-TOGETHER: Key = ("bco-plus", "esa", "both")
+BASELINE: Key = ("star", "ff", "atp", "off")
+TOGETHER: Key = ("star", "bco-plus", "esa", "both")
 
 
 def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
@@ -49,18 +49,26 @@ def combine(rows: Sequence[Row]) -> list[Row]:
     groups: dict[Key, list[Row]] = {}
     for row in rows:
         if row["slow_server"]:
-            groups.setdefault((row["planner"], row["exchange"], row["straggler"]), []).append(row)
-    base = {row["seed"]: row for row in groups[BASELINE]}
+            groups.setdefault(_key(row), []).append(row)
+    base = {
+        (topology, row["seed"]): row
+        for topology in dict.fromkeys(key[0] for key in groups)
+        for row in groups[(topology, *BASELINE[1:])]
+    }
     return [_combined(key, group, base) for key, group in groups.items()]
 
 
-def _combined(key: Key, group: Sequence[Row], base: dict[int, Row]) -> Row:
-    planner, exchange, straggler = key
+def _key(row: Row) -> Key:
+    return row["topology"], row["planner"], row["exchange"], row["straggler"]
+
+
+def _combined(key: Key, group: Sequence[Row], base: dict[tuple[str, int], Row]) -> Row:
     whole = all(row["failed"] is None for row in group)
-    row: Row = {"planner": planner, "exchange": exchange, "straggler": straggler, "seeds": len(group)}
+    row: Row = dict(zip(("topology", "planner", "exchange", "straggler"), key, strict=True))
+    row["seeds"] = len(group)
     for figure in ("avg_jct_ms", "makespan_ms"):
         row[figure] = mean(r[figure] for r in group) if whole else None
-        gains = [base[r["seed"]][figure] / r[figure] for r in group] if whole else []
+        gains = [base[key[0], r["seed"]][figure] / r[figure] for r in group] if whole else []
         row[f"{figure.removesuffix('_ms')}_gain"] = mean(gains) if gains else None
         row[f"{figure.removesuffix('_ms')}_gain_min"] = min(gains) if gains else None
     return row
@@ -68,12 +76,12 @@ def _combined(key: Key, group: Sequence[Row], base: dict[int, Row]) -> Row:
 
 def ablation(table: Sequence[Row]) -> list[Row]:
     """What one idea gives: on top of the baseline, and on top of the other two; does it add up?"""
-    by_key = {(row["planner"], row["exchange"], row["straggler"]): row for row in table}
+    by_key = {_key(row): row for row in table}
     steps = []
     for name, place, new in (
-        ("placement: bco-plus instead of first-fit", 0, "bco-plus"),
-        ("switch memory: ESA instead of ATP", 1, "esa"),
-        ("stragglers: both instead of off", 2, "both"),
+        ("placement: bco-plus instead of first-fit", 1, "bco-plus"),
+        ("switch memory: ESA instead of ATP", 2, "esa"),
+        ("stragglers: both instead of off", 3, "both"),
     ):
         alone, without = list(BASELINE), list(TOGETHER)
         alone[place], without[place] = new, BASELINE[place]
@@ -93,10 +101,10 @@ def _ratio(before: float | None, after: float | None) -> float | None:
 
 def summarise(rows: Sequence[Row], table: Sequence[Row]) -> dict[str, Row]:
     """The figures that scripts read."""
-    best = next(row for row in table if (row["planner"], row["exchange"], row["straggler"]) == TOGETHER)
+    best = next(row for row in table if _key(row) == TOGETHER)
     setting = (
         f"bco-plus + ESA + straggler help over first-fit + ATP, {best['seeds']} workloads of {rows[0]['jobs']} jobs "
-        "on a leaf-spine of 16 servers, one of them 2.5 times as slow"
+        "on 16 servers under one switch, one of them 2.5 times as slow"
     )
     judged = [
         row

@@ -1,6 +1,6 @@
 """The points of the joint experiment: one workload, planned by a scheduler, run packet by packet.
 
-The cluster is a leaf-spine of servers with a few GPUs each. The ranks of a job on one server sum among themselves,
+The cluster has servers with a few GPUs each, under one switch or under a leaf-spine of racks. The ranks of a job on one server sum among themselves,
 so a job on k servers has k flows, and a job on one server none: the view of the live data plane and of the
 scheduler's model. Jobs arrive over time and the scheduler plans them by its own model, anew at each arrival and
 each end. Its decision (the GPUs of each job, and the order in which each GPU is used) then runs in the packet
@@ -12,6 +12,7 @@ The workload's job sizes and times are small so that a run is seconds of work; w
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +60,8 @@ class Point:
     quick: bool = False
     seeds: tuple[int, ...] = ()
     """Measured seeds; `seed` alone if there are none."""
+    topology: str = "star"
+    """Help for stragglers is for one switch so far; a leaf-spine shows the other two ideas."""
 
     @property
     def label(self) -> str:
@@ -193,7 +196,7 @@ def scenario(point: Point, schedule: Schedule, window: int | None = None) -> Sce
             "name": "joint",
             "horizon": "100",
             "network": {
-                "topology": "leaf-spine",
+                "topology": point.topology,
                 "hosts": RACKS * SERVERS_PER_RACK,
                 "leaves": RACKS,
                 "rate": RATE_BPS,
@@ -245,6 +248,7 @@ def _measure(point: Point, window: int | None) -> dict[str, Any]:
     schedule = plan(point)
     result = simulate(scenario(point, schedule, window), point.exchange, seed=point.seed)
     return {
+        "topology": point.topology,
         "planner": point.planner,
         "exchange": point.exchange,
         "straggler": point.straggler,
@@ -267,13 +271,16 @@ def all_points(quick: bool) -> list[Point]:
     """Every combination with a slow server; and without one, to judge the scheduler's model alone."""
     seeds = (1, 2) if quick else (1, 2, 3, 4, 5)
     jobs = 24 if quick else 40
-    points = [
-        Point(planner, exchange, straggler, seeds[0], jobs, True, quick, seeds)
-        for planner, exchange, straggler in itertools.product(PLANNERS, EXCHANGES, STRAGGLERS)
-        if exchange != "ring" or straggler == "off"
+
+    def points(topology: str, slow: bool, modes: Sequence[str]) -> list[Point]:
+        return [
+            Point(planner, exchange, mode, seeds[0], jobs, slow, quick, seeds, topology)
+            for planner, exchange, mode in itertools.product(PLANNERS, EXCHANGES, modes)
+            if exchange != "ring" or mode == "off"
+        ]
+
+    return [
+        *points("star", True, STRAGGLERS),
+        *points("leaf-spine", True, ("off",)),
+        *points("star", False, ("off",)),
     ]
-    points += [
-        Point(planner, exchange, "off", seeds[0], jobs, False, quick, seeds)
-        for planner, exchange in itertools.product(PLANNERS, EXCHANGES)
-    ]
-    return points
