@@ -25,7 +25,7 @@ def write_page(
     mode = "quick: small jobs, two workloads" if quick else f"{table[0]['seeds']} workloads"
     page = Page(
         "Placement, switch memory and stragglers: alone and together",
-        f"Average completion time and makespan of {rows[0]['jobs']} jobs that share a leaf-spine cluster ({mode}).",
+        f"Average completion time and makespan of {rows[0]['jobs']} jobs that share a cluster ({mode}).",
     )
     page.heading("The three together")
     page.table(
@@ -33,10 +33,15 @@ def write_page(
         [[key, entry["ours"], entry["setting"]] for key, entry in summary.items()],
     )
     page.heading("Every combination")
-    for figure, title in (("avg_jct", "average completion time"), ("makespan", "makespan")):
-        page.figure(_bars(table, figure, title), "Mean over the workloads; shorter is better.")
+    for topology in dict.fromkeys(row["topology"] for row in table):
+        part = [row for row in table if row["topology"] == topology]
+        for figure, title in (("avg_jct", "average completion time"), ("makespan", "makespan")):
+            page.figure(
+                _bars(part, figure, f"{topology}: {title}"), "Mean over the workloads; shorter is better."
+            )
     page.table(
         [
+            "topology",
             "planner",
             "exchange",
             "stragglers",
@@ -48,6 +53,7 @@ def write_page(
         ],
         [
             [
+                row["topology"],
                 _LABELS[row["planner"]],
                 row["exchange"],
                 row["straggler"],
@@ -119,9 +125,10 @@ def _errors(rows: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
 def _setting() -> list[str]:
     gpus = setting.GPUS_PER_SERVER
     return [
-        f"{setting.RACKS} racks of {setting.SERVERS_PER_RACK} servers with {gpus} GPUs; links of "
-        f"{setting.RATE_BPS / 1e9:g} Gb/s, rack uplinks of {setting.UPPER_RATE_BPS / 1e9:g} Gb/s; {setting.SLOTS} "
-        "aggregators a switch.",
+        f"{setting.RACKS * setting.SERVERS_PER_RACK} servers with {gpus} GPUs, links of {setting.RATE_BPS / 1e9:g} "
+        f"Gb/s; as a star under one switch, or as {setting.RACKS} racks with uplinks of "
+        f"{setting.UPPER_RATE_BPS / 1e9:g} Gb/s; {setting.SLOTS} aggregators a switch. Help for stragglers is for one "
+        "switch so far, so the leaf-spine has no rows with it.",
         f"Server {setting.SLOW_SERVER} computes {setting.SLOWDOWN:g} times as slow; the scheduler does not know it.",
         "The scheduler plans by its model, anew at every arrival and end; its decision then runs packet by packet: a "
         "job starts when the jobs before it on its GPUs have ended.",
