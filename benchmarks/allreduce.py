@@ -1,7 +1,7 @@
 """The speed table of the live data plane: all_reduce through the `paceline` backend, and Gloo's, in one run.
 
 Each line is one run of `paceline bench allreduce` with both backends taking turns; the target is a ratio. The lines
-with limited links need root, and are left out without. About eight minutes on a quiet two-core machine.
+with limited links need root, and are left out without.
 
     python -m benchmarks.allreduce [--only NAME ...] [--json FILE|-] [--repeat N]
 """
