@@ -5,16 +5,18 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test check format docs bench exactness fuzz clean
+.PHONY: help demo test check format docs bench allreduce exactness fuzz hostile clean
 
 help:
-	@echo "make demo       install into $(VENV), run a comparison of policies, write a report"
+	@echo "make demo       install into $(VENV), run training jobs without and with Paceline, write a report"
 	@echo "make test       install into $(VENV), then checks and tests"
 	@echo "make check      formatting, lint, types, import rules"
 	@echo "make docs       renew the generated parts of the pages in docs/"
 	@echo "make bench      speed as ratios against peers measured in the same run"
-	@echo "make exactness  the full seeded exactness run (the tests run a part of it)"
+	@echo "make allreduce  the live speed table: all-reduce against Gloo and the line (root, quiet machine)"
+	@echo "make exactness  the full seeded exactness runs (the tests run a part of them)"
 	@echo "make fuzz       one million hostile packets through the interpreted core"
+	@echo "make hostile    one million hostile datagrams at a live switch while a job runs"
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Paceline needs Python 3.11 or newer")'
@@ -38,20 +40,40 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m paceline.dataplane.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
+	$(BIN)/python -m paceline.live.describe docs/switch.md
 
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 demo: $(STAMP)
-	$(BIN)/paceline simulate examples/simulate/quick.toml --html out/demo.html
+	rm -rf out/demo
+	@echo "== compiling the live data plane, once a machine"
+	$(BIN)/python -m paceline.live.agent_warm
+	@echo "== three training jobs as they are: first fit, Gloo, and one slow worker"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml \
+	  --policy ff --switch none --out out/demo/plain
+	@echo "== the same with Paceline: bco-plus, a switch, takeover"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml \
+	  --policy bco-plus --switch auto --out out/demo/paceline
+	$(BIN)/paceline report out/demo/plain out/demo/paceline --html out/demo/report.html
+	$(BIN)/python examples/demo/losses.py out/demo/plain out/demo/paceline
 	@echo
-	@echo "The report, to be opened in a browser: $(CURDIR)/out/demo.html"
+	@echo "The report, to be opened in a browser: $(CURDIR)/out/demo/report.html"
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.simulator
+	$(BIN)/python -m benchmarks.live_switch
+
+allreduce: $(STAMP)
+	$(BIN)/python -m benchmarks.allreduce
 
 exactness: $(STAMP)
 	$(BIN)/python -m tests.properties.exactness --seeds 200
+	$(BIN)/python -m tests.properties.custody --runs 5000 --processes $(JOBS)
+	$(BIN)/python -m benchmarks.exactness_live --runs 100
+
+hostile: $(STAMP)
+	$(BIN)/python -m tests.live.hostile --datagrams 1000000
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.dataplane.fuzz --packets 1000000

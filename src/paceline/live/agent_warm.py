@@ -50,3 +50,7 @@ def _compile() -> None:
     lay_out(layout, 1, 0, 0, ELEMENTS_MIN, 1)
     word = np.zeros(1, dtype=np.int32)
     sleep_while(address_of(word), 1, 0.0)
+
+
+if __name__ == "__main__":
+    warm_up()

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.live.agent import Agent, open_socket
 from paceline.live.agent_config import AgentConfig
+from paceline.live.agent_warm import warm_up
 from paceline.live.client import Admission, ControlError, ControlPlane, Membership
 from paceline.torch.rendezvous import Keys
 from paceline.torch.settings import Settings
@@ -59,6 +60,7 @@ def take_ticket(settings: Settings, name: str, workers: int, elements: int) -> T
     if not settings.switch:
         return Ticket(job, key, "", "PACELINE_SWITCH is not set", elements, wanted=False)
     control = ControlPlane.parse(settings.switch, settings.token)
+    warm_up()  # a first start compiles for longer than a lease lasts
     try:
         admission = control.admit(
             name, workers, priority_max=settings.priority_max, slots_max=settings.slots_max
