@@ -311,6 +311,12 @@ def test_a_query_about_shares(asks: Any, kind: int) -> None:
     assert keeper.put(header(wire.QUERY, mask=0, owner=2, share=asks)).packet.kind == kind
 
 
+def test_an_answer_may_still_carry_what_its_pull_asked_for() -> None:
+    keeper = Keeper((2, 2))
+    out = keeper.put(header(wire.ANSWER, mask=~np.uint64(0), owner=1, share=HALF, fan_in_upper=2), 5)
+    assert (out.verdict, out.packet.kind, out.packet.share) == (custody.MULTICAST, wire.RESULT, 0)
+
+
 def test_a_pull_names_the_micro_batches_that_are_missing() -> None:
     keeper = Keeper(reminders=0)
     part(keeper, 1, 0, part=HALF)

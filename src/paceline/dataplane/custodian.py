@@ -125,7 +125,7 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         or packet.rack >= custodians.masks.shape[2]
         or packet.fan_in_upper != custodian.fan_in_upper
         or (kind == PARTIAL and (packet.mask | packet.share) == NO_BITS)
-        or (packet.share and not _is_fit(custodians, packet))
+        or (packet.share and kind != ANSWER and not _is_fit(custodians, packet))
     ):
         custodians.counters[k, REFUSED] += 1
         return NOTHING

@@ -24,12 +24,21 @@ class Claiming(Roles):
         self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
 
     def orphan(self, rank: int) -> int:
-        """A dead worker whose part a straggler must compute, since nobody leads; -1 if there is none."""
-        if not self.somebody_leads():
-            for owner in self.dead & self.ledgers.open.keys():
-                if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
-                    return owner
+        """A dead worker whose part a straggler must compute, since nobody else will come to it; -1 if there is none."""
+        if any(self.may_come(other) for other in self.alive() if other != rank):
+            return -1
+        for owner in sorted(self.dead & self.ledgers.open.keys()):
+            if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
+                return owner
         return -1
+
+    def may_come(self, rank: int) -> bool:
+        """Will this worker ask for something to compute in this iteration, or may it be called back?"""
+        if rank in self.ledgers.open:
+            return False
+        behind = self.ledgers.iteration - int(self.workers[rank].iteration)
+        final = self.plans[rank].final and self.plans[rank].iteration == self.ledgers.iteration
+        return behind > 0 or (behind == 0 and not final) or int(self.workers[rank].hold) != 0
 
     def open_ledger(self, owner: int, now_ns: int) -> bool:
         """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""

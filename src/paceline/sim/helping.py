@@ -82,7 +82,10 @@ class Helping(Claiming):
         plan = self.plans[rank]
         if self.is_over(rank, iteration) or plan.held is None or self.ledgers.holds(plan.held):
             return
-        if self.workers[rank].phase == w.ASKING:
+        worker = self.workers[rank]
+        unready = worker.phase == w.FORWARD and worker.remaining != 0
+        if worker.phase in (w.ASKING, w.BLOCKED) or unready:
+            # It asks soon, or still lacks results of the iteration before: it will see for itself.
             return
         self.claims["fenced"] += 1
         plan.held = None
@@ -142,6 +145,11 @@ class Helping(Claiming):
             if plan.iteration != iteration or plan.gate < 0:
                 return
             ready.append(rank)
+        for rank in ready:
+            if self.adoptable(rank) >= 0:
+                # Whoever was to compute a dead worker's part has come to straggle itself.
+                self.reconsider(rank, now_ns)
+                return
         for rank in ready:
             self.finalise(rank, now_ns)
             self.tell(rank, self.plans[rank].gate, now_ns)
