@@ -68,6 +68,13 @@ def test_with_custody_workers_take_the_place_of_a_dead_custodian(mode: str) -> N
     assert result.exact, result.failed
 
 
+@pytest.mark.parametrize("policy", ["esa", "atp"])
+def test_an_epoch_never_goes_back_when_the_first_worker_is_dead(policy: str) -> None:
+    faults = {**slow(3), **dying((0, 25)), "custodian_forgets": [{"time": "70 us", "job": "a"}]}
+    result = run(helped("both", help={"window": 1.0}, faults=faults), policy)
+    assert result.exact, result.failed
+
+
 @pytest.mark.parametrize("policy", ["esa", "atp", "coin-flip"])
 def test_deaths_under_loss_and_state_loss_end(policy: str) -> None:
     for seed in range(5):

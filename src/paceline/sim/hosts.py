@@ -48,7 +48,10 @@ def new_epoch(world: World, j: int, now_ns: int) -> None:
     job = world.jobs[j]
     if job.started == 0 or job.done_ns != 0 or job.failed_ns != 0:
         return
-    epoch = world.senders.state[job.first_worker].epoch + 1
+    epoch = 0
+    for w in range(job.first_worker, job.first_worker + job.workers):
+        # The dead have not heard of the latest.
+        epoch = max(epoch, world.senders.state[w].epoch + 1)
     for c in range(job.workers * job.on_workers + job.custodians):
         custody.forget(world.custodians, job.first_custodian + c, epoch)
     for w in range(job.first_worker, job.first_worker + job.workers):
