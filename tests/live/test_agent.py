@@ -122,7 +122,10 @@ def test_a_missing_worker_is_named() -> None:
         # Everything later fails at once, with the same reason.
         with pytest.raises(ReductionError, match="worker 2"):
             job.agents[0].submit(np.ones(5, dtype=np.float32)).wait(60)
-        events = job.agents[0].status()["events"]
+        # Events come by a thread of their own.
+        until = time.monotonic() + 30
+        while not (events := job.agents[0].status()["events"]) and time.monotonic() < until:
+            time.sleep(0.01)
         assert [event["event"] for event in events] == ["failed"]
 
 

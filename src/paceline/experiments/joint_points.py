@@ -28,7 +28,7 @@ from paceline.sim.simulate import simulate
 
 PLANNERS = ("ff", "sjf-bco", "bco-plus")
 EXCHANGES = ("ring", "atp", "esa")
-STRAGGLERS = ("off", "both")
+STRAGGLERS = ("off", "takeover", "both")
 
 RACKS = 4
 SERVERS_PER_RACK = 4
@@ -42,6 +42,9 @@ SLOW_SERVER = 5
 SLOWDOWN = 2.5
 TUNING_SEED = 1000
 LAYERS = 8
+MICRO_BATCHES = 8
+HELP = {"patience": "100 us", "budget": "64 kB", "dead_after": "1 s", "latency": "10 us"}
+"""For iterations of a millisecond or a few; the defaults are for those of a hundred."""
 
 # What jobs ask for: most are small, a few are large [the shape of the SJF-BCO paper's mix].
 _GPUS = (1, 2, 2, 4, 4, 4, 8, 8, 8, 16)
@@ -99,7 +102,7 @@ def workload(seed: int, jobs: int, quick: bool) -> list[Work]:
             gpus=gpus,
             iterations=draw.randint(4, 10) if quick else draw.randint(8, 24),
             size_bytes=size_bytes,
-            ratio=draw.choice((0.25, 0.5, 1.0)),
+            ratio=draw.choice((0.05, 0.1, 0.25)),
             arrival_s=now_s,
         )
         works.append(work)
@@ -187,7 +190,7 @@ def scenario(point: Point, schedule: Schedule, window: int | None = None) -> Sce
             "jitter": 0.05,
         }
         if point.straggler != "off" and len(hosts) > 1:
-            job |= {"straggler": point.straggler}
+            job |= {"straggler": point.straggler, "micro_batches": MICRO_BATCHES}
         jobs.append(job)
         if point.slow and SLOW_SERVER in hosts:
             slow.append({"job": work.name, "worker": hosts.index(SLOW_SERVER), "factor": SLOWDOWN})
@@ -205,6 +208,7 @@ def scenario(point: Point, schedule: Schedule, window: int | None = None) -> Sce
             },
             "switch": {"slots": SLOTS},
             "transport": {} if window is None else {"window": window},
+            "straggler": HELP,
             "job": jobs,
             "faults": {"slow": slow},
         }
