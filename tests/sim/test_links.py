@@ -5,8 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.dataplane.wire import ECN
-from paceline.sim.links import copy_packet, dequeue, drop_reference, enqueue, grown_pool, new_pool, take
+from paceline.dataplane.wire import ECN, PACKET
+from paceline.sim.links import (
+    POOL_PACKET,
+    copy_packet,
+    dequeue,
+    drop_reference,
+    enqueue,
+    grown_pool,
+    new_pool,
+    take,
+)
 from paceline.sim.queue import NEVER_NS, new_queue
 from paceline.sim.topology import build_links, place_jobs
 from tests.sim.scenes import OVERHEAD_BYTES, job, scene
@@ -168,3 +177,11 @@ def test_a_grown_pool_keeps_what_is_in_flight_and_hands_out_the_rest_once(taken:
     rest = [take(bigger) for _ in range(8 - taken)]
     assert sorted(held + rest) == list(range(8))
     assert np.all(bigger.packets.references[rest] == 1)
+
+
+def test_numba_takes_no_packet_of_the_pool_for_one_of_the_core() -> None:
+    from numba import from_dtype
+
+    # A subtype would run what was compiled for the core's packets before, with a warning that fails a cold run.
+    assert from_dtype(POOL_PACKET).can_convert_to(None, from_dtype(PACKET)) is None
+    assert POOL_PACKET.itemsize == PACKET.itemsize

@@ -48,7 +48,9 @@ LINK = np.dtype(
     align=True,
 )
 
-POOL_PACKET = np.dtype([*PACKET_FIELDS, ("references", "i4")], align=True)
+POOL_PACKET = np.dtype([("references", "i4"), *PACKET_FIELDS], align=True)
+"""A packet of the core and how many hold it. The count stands first: behind the core's fields it would make this
+record a subtype of the core's for Numba, which then would run what it had compiled for the core's, with a warning."""
 
 
 class Links(NamedTuple):
