@@ -64,7 +64,7 @@ def train(rank: int, ranks: int, ddp: bool, slow_layer: bool) -> dict[str, Any]:
 
     if slow_layer and rank == 1:
         bare[0].register_forward_hook(stuck)
-    takeover = Takeover(model, timeout_s=60, lease_s=5, keeper=1)
+    takeover = Takeover(model, timeout_s=150, lease_s=5, keeper=1)
     computed, reports = [], []
     for step in range(5):
 
@@ -93,21 +93,34 @@ def train(rank: int, ranks: int, ddp: bool, slow_layer: bool) -> dict[str, Any]:
     }
 
 
-def lose(rank: int, dying: int) -> dict[str, Any]:
-    """One iteration in which a rank ends in the middle of its third micro-batch."""
+def wait_for_file(path: Path) -> None:
+    until = time.monotonic() + 150
+    while not path.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"{path.name} did not come")
+        time.sleep(0.01)
+
+
+def lose(rank: int, dying: int, folder: Path) -> dict[str, Any]:
+    """One iteration in which a rank ends in the middle of its third micro-batch.
+
+    The others stay in their first until it has ended: however slow it is, nobody takes over its work before.
+    """
     model = build()
-    takeover = Takeover(model, timeout_s=60, lease_s=5)
+    takeover = Takeover(model, timeout_s=150, lease_s=5)
     started = []
+    began = time.monotonic()
 
     def accumulate(indices: list[int]) -> None:
+        nonlocal began
         started.append(indices)
         if rank == dying and len(started) == 3:
             os._exit(7)
-        # Slow enough that the dying rank comes to its third, whatever else the machine does.
-        time.sleep(0.01 if rank == dying else 0.4)
+        if rank != dying:
+            wait_for_file(folder / "ended")
+            began = time.monotonic() if len(started) == 1 else began
         loss_of(model, indices).backward()
 
-    began = time.monotonic()
     try:
         report = takeover.run(micro_batches(rank, 0), accumulate)
     except TakeoverError as error:
@@ -119,15 +132,18 @@ def lose(rank: int, dying: int) -> dict[str, Any]:
 def main() -> None:
     scene, rank, ranks, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=60)
+    limit = datetime.timedelta(seconds=150)
     dist.init_process_group("gloo", f"file://{folder / 'store'}", limit, rank=rank, world_size=ranks)
     scenes: dict[str, Any] = {
         "speeds": lambda: train(rank, ranks, ddp=False, slow_layer=False),
         "stuck": lambda: train(rank, ranks, ddp=True, slow_layer=True),
-        "helper": lambda: lose(rank, dying=2),
-        "keeper": lambda: lose(rank, dying=0),
+        "helper": lambda: lose(rank, 2, folder),
+        "keeper": lambda: lose(rank, 0, folder),
     }
     (folder / f"{rank}.json").write_text(json.dumps(scenes[scene]()), encoding="utf-8")
+    if scene == "helper":
+        # The keeper must not end before the other has heard that the iteration is over.
+        wait_for_file(folder / f"{1 - rank}.json")
     # The group may have lost a member: no farewell.
     os._exit(0)
 

@@ -5,6 +5,9 @@ A request has an `id`, and so has its answer. A claim is answered when there is 
 the iteration is frozen; a claim `ahead` is answered at once. Without being asked, the keeper tells a rank that
 its claim is fenced, and everybody, every second, that it is alive. A connection that ends is a rank that is gone: its
 claims come back.
+
+The ledger's functions are compiled (the first time on a machine, seconds) while the ranks already connect: they
+meet by collectives of their group, which have a time-out that is not ours.
 """
 
 import asyncio
@@ -22,8 +25,7 @@ from paceline.torch.takeover_ledgers import Grant, Paces, Step, warm_up
 LINE_MAX = 1 << 24
 TICK_S = 0.02
 ALIVE_S = 1.0
-START_S = 120.0
-"""Compiling the ledger's functions for the first time takes part of it."""
+START_S = 30.0
 
 
 @dataclass
@@ -31,6 +33,8 @@ class _Peer:
     writer: asyncio.StreamWriter
     asks: tuple[int, int] | None = None
     """The step and the id of the claim that waits for an answer."""
+    in_step: bool = False
+    """It has begun an iteration and does not know yet how that ended."""
 
     def send(self, **message: Any) -> None:
         self.writer.write(json.dumps(message).encode() + b"\n")
@@ -40,6 +44,7 @@ class _Peer:
         assert self.asks is not None
         self.send(id=self.asks[1], **message)
         self.asks = None
+        self.in_step = "claim" in message
 
 
 @dataclass
@@ -66,20 +71,21 @@ class Keeper:
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over: asyncio.Event | None = None
+        self._warm: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="paceline-takeover-keeper", daemon=True)
         self._thread.start()
         if not self._ready.wait(START_S) or self._error is not None:
             raise RuntimeError(f"the takeover keeper did not start: {self._error or 'no answer'}")
 
     def close(self) -> None:
+        """Ends once every connected rank knows how its iteration ended, or a lease later."""
         if self._loop is not None and self._over is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._over.set)
-            self._thread.join(timeout=10.0)
+            self._thread.join(timeout=self._lease_ns / 1e9 + 10.0)
 
     def _run(self) -> None:
         try:
-            warm_up()
             asyncio.run(self._serve())
         except BaseException as error:
             # The ranks see their connections end; this says why.
@@ -90,11 +96,15 @@ class Keeper:
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._warm = asyncio.create_task(asyncio.to_thread(warm_up))
         server = await asyncio.start_server(self._talk, self._host, 0, limit=LINE_MAX)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         told = time.monotonic()
-        while not self._over.is_set():
+        until = float("inf")
+        while time.monotonic() < until:
+            if self._warm.done():
+                self._warm.result()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), TICK_S)
             self._answer_all()
@@ -102,6 +112,11 @@ class Keeper:
                 told = time.monotonic()
                 for peer in self._peers.values():
                     peer.send(kind="alive")
+            if self._over.is_set():
+                # Whoever computes still must learn how its iteration ended; no longer than a lease.
+                await asyncio.sleep(TICK_S)
+                owed = any(peer.in_step for peer in self._peers.values())
+                until = min(until, time.monotonic() + self._lease_ns / 1e9) if owed else 0.0
         server.close()
         for peer in self._peers.values():
             peer.writer.close()
@@ -119,6 +134,8 @@ class Keeper:
                 return
             rank = int(hello["rank"])
             self._peers[rank] = _Peer(writer)
+            assert self._warm is not None
+            await asyncio.shield(self._warm)
             while line := await reader.readline():
                 self._handle(rank, json.loads(line))
                 self._answer_all()
@@ -146,6 +163,7 @@ class Keeper:
         iteration = self._iteration(number)
         step = iteration.step
         if kind == "begin":
+            peer.in_step = True
             iteration.indices[rank] = message["micro_batches"]
             step.begin(rank, len(message["micro_batches"]))
         elif kind == "claim" and message["ahead"]:
@@ -164,6 +182,7 @@ class Keeper:
             for owner, m, claim in message["claims"]:
                 step.renew(owner, m, claim, now_ns)
         elif kind == "abandon":
+            peer.in_step = False
             step.leave(rank)
 
     def _iteration(self, number: int) -> _Iteration:
