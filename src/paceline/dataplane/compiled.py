@@ -18,6 +18,7 @@ import numba
 import numba.core.config
 
 from paceline.numba_cache import folder_for, save_under_lock
+from paceline.numba_linking import entry, part
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,7 +57,7 @@ def compiled(function: F) -> F:
     if not os.environ.get("NUMBA_CACHE_DIR"):
         # Numba reads this setting when it decorates.
         config.CACHE_DIR = str(_folder_at_import(Path(function.__code__.co_filename).parent.name))
-    return save_under_lock(njit(cache=True, forceinline=True, **_OPTIONS)(function))  # type: ignore[no-any-return]
+    return save_under_lock(entry(function, forceinline=True, **_OPTIONS))  # type: ignore[no-any-return]
 
 
 def compiled_inner(function: F) -> F:
@@ -66,5 +67,4 @@ def compiled_inner(function: F) -> F:
 
 def compiled_apart(function: F) -> F:
     """A piece that is rarely needed: compiled once, called by compiled code only, never from Python."""
-    options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(**options)(function)  # type: ignore[no-any-return]
+    return part(function, **_OPTIONS)  # type: ignore[no-any-return]

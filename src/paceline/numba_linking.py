@@ -1,0 +1,120 @@
+"""Compiled code without the compiler's repeated work: what only compiled code calls gets machine code once.
+
+Numba optimises every function, translates it to machine code and loads that, together with all that it calls; then
+again as part of each of its callers, up to the entry point. In a program of 170 small functions that was more than
+half of the time to compile. A function that only compiled code calls needs none of it: here it stays intermediate
+code, and is optimised once, in the entry point that it ends up in, where the optimiser sees the whole.
+
+A function that Python calls too has two faces: its own, and a twin that compiled callers use.
+"""
+
+from typing import Any
+
+import numba
+from llvmlite import binding
+from numba.core import codegen, compiler
+
+njit: Any = numba.njit
+
+# Numba's stubs know none of what follows.
+_JITCodeLibrary: Any = codegen.JITCodeLibrary
+_Compiler: Any = compiler.Compiler
+_EXTERNAL: Any = binding.Linkage.external
+
+
+class _NoEnvironments:
+    """Numba's code generator for a part, which has no place in memory yet where a pointer to its environment could go.
+
+    An environment serves what prints, or raises with an argument that is known only then; no part does.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Nothing to set."""
+
+
+class _Part(_JITCodeLibrary):  # type: ignore[misc]
+    """The code of one function that has no machine code of its own."""
+
+    @property
+    def codegen(self) -> _NoEnvironments:
+        return _NoEnvironments(self._codegen)
+
+    def finalize(self) -> None:
+        """Nothing to optimise, nothing to load: that is done where it ends up."""
+        self._raise_if_finalized()
+        for library in self._linking_libraries:
+            self._reload_init.update(library._reload_init)
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """None: Python can't call it."""
+        self._ensure_finalized()
+        return 0
+
+    def _get_module_for_linking(self) -> Any:
+        """This function and all that it needs, each once, for a library that gets machine code."""
+        self._ensure_finalized()
+        if self._shared_module is None:
+            whole = _to_share(self._final_module)
+            for library in self._needs():
+                if isinstance(library, _Part):
+                    whole.link_in(_to_share(library._final_module))
+                else:
+                    whole.link_in(library._get_module_for_linking(), preserve=True)
+            self._shared_module = whole
+        return self._shared_module
+
+    def _needs(self) -> list[Any]:
+        """All libraries that this one calls, at any depth."""
+        found: dict[Any, None] = {}
+        waiting = list(self._linking_libraries)
+        while waiting:
+            library = waiting.pop()
+            if library not in found:
+                found[library] = None
+                if isinstance(library, _Part):
+                    waiting.extend(library._linking_libraries)
+        return list(found)
+
+
+def _to_share(module: Any) -> Any:
+    """A copy whose functions may also be defined in what it is linked with."""
+    module = module.clone()
+    for function in module.functions:
+        if not function.is_declaration and function.linkage == _EXTERNAL:
+            function.linkage = "linkonce_odr"
+    return module
+
+
+class _PartCompiler(_Compiler):  # type: ignore[misc]
+    """Numba's compiler, its result a part."""
+
+    def define_pipelines(self) -> Any:
+        generator = self.state.targetctx.codegen()
+        self.state.library = _Part(generator, self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+def part(function: Any, **options: Any) -> Any:
+    """A compiled function that compiled code alone calls."""
+    return njit(pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
+        function
+    )
+
+
+def entry(function: Any, **options: Any) -> Any:
+    """A compiled function for Python, kept on disk; compiled callers get a part instead."""
+    dispatcher = njit(cache=True, **options)(function)
+    if hasattr(dispatcher, "py_func"):
+        twin = part(function, **options)
+        dispatcher.get_call_template = twin.get_call_template
+        dispatcher.get_overload = twin.get_overload
+    return dispatcher
