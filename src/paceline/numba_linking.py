@@ -41,6 +41,8 @@ class _NoEnvironments:
 class _Part(_JITCodeLibrary):  # type: ignore[misc]
     """The code of one function that has no machine code of its own."""
 
+    _shared_module: Any
+
     @property
     def codegen(self) -> _NoEnvironments:
         return _NoEnvironments(self._codegen)
