@@ -8,7 +8,7 @@ numbers come from a state that the caller passes in: one xorshift word.
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 

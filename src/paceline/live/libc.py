@@ -7,7 +7,7 @@ array alive. In interpreted mode the same names are ctypes functions, so that ev
 import ctypes
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
