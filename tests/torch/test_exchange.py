@@ -63,7 +63,7 @@ def fail_on_one_worker(rank: int, bad_rank: int) -> dict[str, Any]:
     import paceline.torch
     from paceline.live.agent import Agent
     from paceline.live.agent_handle import ReductionError
-    from paceline.torch import exchange, network_making
+    from paceline.torch import network_making, seeking
 
     class Unlucky(Agent):
         def submit(self, *args: Any, **more: Any) -> Any:
@@ -75,7 +75,7 @@ def fail_on_one_worker(rank: int, bad_rank: int) -> dict[str, Any]:
             return handle
 
     failed: list[int] = []
-    exchange.RETRY_S = (0.5, 1.0)
+    seeking.RETRY_S = (0.5, 1.0)
     network_making.AgentPath = functools.partial(network_making.AgentPath, make_agent=Unlucky)  # type: ignore[misc, assignment]
     dist.init_process_group("paceline")
     generator = torch.Generator().manual_seed(rank)

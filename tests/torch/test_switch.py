@@ -86,11 +86,14 @@ def apart(switch: Switch) -> dict[str, str]:
 
 def train(rank: int, notes: str, seed: int = 1, until: str = "") -> dict[str, Any]:
     """Steps with checkable sums until the file `until` is there (all ranks agree), at least 20."""
+    import logging
+
     import torch
     import torch.distributed as dist
 
     import paceline.torch
 
+    logging.basicConfig(level=logging.INFO)
     dist.init_process_group("paceline")
     generator = torch.Generator().manual_seed(100 * seed + rank)
     sums: list[float] = []
@@ -173,6 +176,27 @@ def test_a_killed_switch_costs_no_step_and_is_used_again(tmp_path: Path) -> None
         assert len(re.findall("contributions now go by the custodian", log)) == 1
         # Two seconds are the promise on a machine that is not loaded; here it must not be a time-out.
         assert result["longest_s"] < 20
+
+
+def test_a_switch_that_comes_late_is_joined(tmp_path: Path) -> None:
+    switch = Switch(tmp_path)
+    try:
+        with Ranks(2, f"{HERE}:train", tmp_path, apart(switch), notes=str(tmp_path), until="enough") as ranks:
+            _wait_for(tmp_path, 2, 5, "custodian")
+            switch.start()
+            step = _wait_for(tmp_path, 2, 6, "switch")
+            _wait_for(tmp_path, 2, step + 5, "switch")
+            assert len(switch.jobs()) == 1
+            (tmp_path / "enough").touch()
+            results = ranks.results()
+            logs = [ranks.log(rank) for rank in range(2)]
+    finally:
+        switch.kill()
+    _check(results, 2)
+    for result, log in zip(results, logs, strict=True):
+        assert result["events"] == ["custodian", "gloo", "switch"]
+        assert log.count("does not answer") == 1
+        assert log.count("the switch answers now") == 1
 
 
 def _preempting(switch: Switch, jobs: int) -> bool:

@@ -115,7 +115,7 @@ class TwoLevelReducer:
         tell_everyone(self._keys, reason)
         lost = PeerLostError(reason)
         if self._exchange is not None:
-            self._exchange.give_up(lost)
+            self._exchange.end(lost)
         elif not self._journal.counters["failed"]:
             self._journal.change("failed", reason, bad=True)
         segment.reduction.work.end(lost)

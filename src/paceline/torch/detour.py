@@ -1,0 +1,67 @@
+"""Reductions over Gloo, between two generations of agents: from the first that a worker has no result of, in order."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from torch.distributed import DistBackendError
+
+from paceline.torch.gloo_carrier import GlooCarrier
+from paceline.torch.ledger import Ledger
+from paceline.torch.peers import DEAD_S, Peers
+from paceline.torch.rendezvous import Keys
+
+LOOK_S = 0.25
+
+
+class Detour:
+    """One worker's side; `seq` is the next reduction that goes over Gloo."""
+
+    def __init__(self, carrier: GlooCarrier, ledger: Ledger, lock: threading.RLock) -> None:
+        self._carrier, self._ledger, self._lock = carrier, ledger, lock
+        self.seq = 0
+
+    def agree(self, keys: Keys, workers: int, peers: Peers) -> int:
+        """All have said where they are (`at/`); all begin where the one is that has the fewest results."""
+        peers.forget_looks()
+        starts = [
+            int(keys.get(f"at/{other}", watch=lambda: peers.look(time.monotonic())))
+            for other in range(workers)
+        ]
+        self.seq = min(starts)
+        return self.seq
+
+    def step(self, ready: bool, peers: Peers, ended: Callable[[bool], None]) -> bool:
+        """Do the next reduction, if it has been submitted; `ready`: this worker could leave after it.
+
+        `ended(all_ready)` is called under the lock when it has its result.
+        """
+        with self._lock:
+            entry = self._ledger.get(self.seq)
+        if entry is None:
+            return False
+        source = entry.array if entry.kept is None else entry.kept
+        target = np.empty_like(entry.array) if entry.done else entry.array
+        try:
+            all_ready = self._carrier.reduce(source, entry.kind, entry.op, target, ready, entry.timeout_s)
+        except RuntimeError as error:
+            raise _blame(str(error), peers) from error
+        self.seq += 1
+        with self._lock:
+            done_before, entry.done = entry.done, True
+            self._ledger.finish(entry)
+            ended(all_ready)
+        if not done_before:
+            entry.tell(None)
+        return True
+
+
+def _blame(reason: str, peers: Peers) -> DistBackendError:
+    """Gloo failed too: find out who is gone (that is raised), or end without a name."""
+    peers.forget_looks()
+    end = time.monotonic() + DEAD_S + 4.0
+    while time.monotonic() < end:
+        peers.look(time.monotonic())
+        time.sleep(LOOK_S)
+    return DistBackendError(f"neither agents nor Gloo can reduce: {reason}")
