@@ -27,11 +27,13 @@ def make_reducer(
     if size == 1:
         return LoneReducer()
     keys = Keys(store, "paceline/", timeout_s)
-    place = find_place(keys.part("place/"), rank, size, host_identity(), settings.host_reduce)
+    # A launcher may call groups of slots of one machine servers: each is then a host of its own.
+    identity = f"{host_identity()} {settings.server}"
+    place = find_place(keys.part("place/"), rank, size, identity, settings.host_reduce)
     host = _share_memory(keys, place, journal) if len(place.local) > 1 else None
     if place.workers < size:
         whole = host is not None or len(place.local) == 1
-        agreed = find_place(keys.part("agreed/"), rank, size, host_identity(), whole)
+        agreed = find_place(keys.part("agreed/"), rank, size, identity, whole)
         if agreed.workers != place.workers:
             # One host of several could not share: then none does, so that all see the same workers.
             if host is not None:

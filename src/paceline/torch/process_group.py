@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
+from paceline.priority import priority as priority_of
 from paceline.torch.journal import Journal
 from paceline.torch.making import make_reducer
 from paceline.torch.reduction import (
@@ -27,6 +28,7 @@ from paceline.torch.reduction import (
     op_name,
     supported,
 )
+from paceline.torch.remaining import Expected
 from paceline.torch.settings import read_settings
 from paceline.torch.work import PacelineWork
 
@@ -46,8 +48,10 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, self.inner)
         self._set_default_backend(ProcessGroup.BackendType.GLOO)
         self.journal = Journal(name, rank)
+        settings = read_settings()
+        self._expected = Expected(settings)
         self.reducer: Reducer = make_reducer(
-            store, rank, size, self._timeout_s, read_settings(), self.journal, name, self.inner
+            store, rank, size, self._timeout_s, settings, self.journal, name, self.inner
         )
         self._closed = False
         GROUPS.add(self)
@@ -73,11 +77,14 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         tensor: torch.Tensor,
         op: str = "sum",
         *,
-        priority: int = DEFAULT_PRIORITY,
+        priority: int | None = None,
         timeout_s: float | None = None,
         blocking: bool = False,
     ) -> PacelineWork:
-        """All-reduce with a priority (0..255) in the switch; `blocking` says that the caller will wait at once."""
+        """All-reduce with a priority (0..255) in the switch, by default that of the time the job has left.
+
+        `blocking` says that the caller will wait at once.
+        """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         work = PacelineWork([tensor], limit_s)
         if tensor.numel() == 0:
@@ -86,17 +93,24 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         dense = tensor if tensor.is_contiguous() else tensor.contiguous()
         if dense is not tensor:
             work.before_end(lambda: _copy(tensor, dense))
-        reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, priority, limit_s, work)
+        number = self.default_priority() if priority is None else priority
+        reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, number, limit_s, work)
         if not (blocking and self.reducer.try_now(reduction)):
             self.reducer.submit(reduction)
         return work
 
+    def default_priority(self) -> int:
+        """That of a whole gradient of a job with so much time left; the middle where nobody has told it."""
+        remaining_s = self._expected.remaining_s()
+        return DEFAULT_PRIORITY if remaining_s is None else priority_of(remaining_s, 1.0, 0, 1)
+
     def status(self) -> dict[str, Any]:
-        """Path, counters and events of this group."""
+        """Path, priority, counters and events of this group."""
         return {
             "group": self.journal.group,
             "rank": self.rank(),
             "ranks": self.size(),
+            "priority": self.default_priority(),
             **self.reducer.status(),
             **self.journal.shown(),
         }

@@ -7,7 +7,9 @@
 | `PACELINE_HOST_REDUCE` | `0`: ranks of one host do not reduce in shared memory first |
 | `PACELINE_ADDRESS` | this host's own address, where the route to the switch does not tell it |
 | `PACELINE_JOB` | the job's name in the switch's lists; else torchrun's run id |
+| `PACELINE_SERVER` | the server that this rank belongs to: only ranks of one server share memory |
 | `PACELINE_REMAINING_S` | the time the job still needs, for its priority |
+| `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |
 | `PACELINE_PRIORITY_MAX`, `PACELINE_SLOTS_MAX` | what to ask for at admission |
 """
 
@@ -28,7 +30,9 @@ class Settings:
     host_reduce: bool = True
     address: str = ""
     job: str = "torch"
+    server: str = ""
     remaining_s: float | None = None
+    remaining_file: str = ""
     priority_max: int | None = None
     slots_max: int | None = None
 
@@ -41,7 +45,9 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         host_reduce=_flag(env, "PACELINE_HOST_REDUCE", True),
         address=env.get("PACELINE_ADDRESS", "").strip(),
         job=env.get("PACELINE_JOB") or env.get("TORCHELASTIC_RUN_ID") or "torch",
+        server=env.get("PACELINE_SERVER", "").strip(),
         remaining_s=_number(env, "PACELINE_REMAINING_S"),
+        remaining_file=env.get("PACELINE_REMAINING_FILE", ""),
         priority_max=_whole(env, "PACELINE_PRIORITY_MAX"),
         slots_max=_whole(env, "PACELINE_SLOTS_MAX"),
     )

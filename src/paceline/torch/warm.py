@@ -1,0 +1,25 @@
+"""Compile ahead what a rank calls besides its agent: shared memory, the way over Gloo, the ledgers of takeover.
+
+python -m paceline.torch.warm
+"""
+
+import numpy as np
+
+from paceline.live import hostmem
+from paceline.torch import bulk, takeover_ledgers
+
+
+def warm_up() -> None:
+    """Compile, or load; float32, as gradients are."""
+    hostmem.warm_up()
+    group = hostmem.HostGroup(0, 1, hostmem._Alone(), piece=16)
+    values, total = np.zeros(20, np.float32), np.zeros(20, np.float32)
+    group.reduce_to_first(values, "float32", total)
+    group.give(total, "float32", values)
+    group.close()
+    takeover_ledgers.warm_up()
+    bulk.warm_up()
+
+
+if __name__ == "__main__":
+    warm_up()
