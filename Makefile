@@ -45,18 +45,22 @@ docs: $(STAMP)
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
+DEMO = --cluster examples/demo/cluster.toml --objective jct
+
 demo: $(STAMP)
 	rm -rf out/demo
-	@echo "== compiling the live data plane, once a machine"
-	$(BIN)/python -m paceline.live.agent_warm
+	@echo "== compiling, once a machine: agent, switch, worker and planner, side by side (a minute or more)"
+	$(BIN)/python -m paceline.launch.warm
+	@echo "== the plan, by first fit and by Paceline"
+	$(BIN)/paceline plan --jobs examples/demo/jobs.toml $(DEMO) --policy ff,bco-plus
 	@echo "== three training jobs as they are: first fit, Gloo, and one slow worker"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml $(DEMO) \
 	  --policy ff --switch none --out out/demo/plain
-	@echo "== the same with Paceline: bco-plus, a switch, takeover"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml \
-	  --policy bco-plus --switch auto --out out/demo/paceline
-	$(BIN)/paceline report out/demo/plain out/demo/paceline --html out/demo/report.html
+	@echo "== the same with Paceline: bco-plus, a switch with little memory, takeover"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml $(DEMO) \
+	  --policy bco-plus --switch auto --switch-memory 256KiB --out out/demo/paceline
 	$(BIN)/python examples/demo/losses.py out/demo/plain out/demo/paceline
+	$(BIN)/paceline report out/demo/plain out/demo/paceline --html out/demo/report.html
 	@echo
 	@echo "The report, to be opened in a browser: $(CURDIR)/out/demo/report.html"
 

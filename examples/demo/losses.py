@@ -1,6 +1,6 @@
 """Do the jobs of two runs end with the same loss? Prints both, and fails if they differ by more than rounding.
 
-    python examples/demo/losses.py RUN RUN
+python examples/demo/losses.py RUN RUN
 """
 
 import json

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -38,17 +39,34 @@ def build(seed: int, micro_batch_s: float) -> nn.Module:
     return model
 
 
-def path_of_sums(backend: str) -> str:
-    """Where the last sum was made, in the words of the run's table."""
+def sgd(model: nn.Module, rate: float, momentum: float) -> Callable[[], None]:
+    """Stochastic gradient descent with momentum; torch.optim does the same, but takes seconds to load."""
+    moments = [torch.zeros_like(parameter) for parameter in model.parameters()]
+
+    @torch.no_grad()
+    def step() -> None:
+        for parameter, moment in zip(model.parameters(), moments, strict=True):
+            moment.mul_(momentum).add_(parameter.grad)
+            parameter.sub_(moment, alpha=rate)
+
+    return step
+
+
+def sums_of(backend: str) -> dict[str, object]:
+    """Where sums are made, why if it changed, and how urgent they are, for the run's table and report."""
     if backend == "gloo":
-        return "ring"
+        return {"path": "ring"}
     import paceline.torch
 
-    return str(paceline.torch.status().get("path", "switch"))
+    group = paceline.torch.status()[0]
+    last = group["events"][-1]["reason"] if group["events"] else ""
+    return {"path": group["path"], "reason": last, "priority": group["priority"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--micro-batches", type=int, default=16, help="a rank and iteration")
     parser.add_argument("--micro-batch-ms", type=float, default=20.0, help="what one takes a healthy rank")
@@ -59,14 +77,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     backend = "paceline" if os.environ.get("PACELINE_SWITCH") else "gloo"
-    if backend == "paceline":
-        import paceline.torch  # noqa: F401  (registers the backend)
     dist.init_process_group(backend)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     slow = options.slow_factor if rank == options.slow_rank else 1.0
     model = build(options.seed, options.micro_batch_ms / 1e3 * slow)
     judge = build(options.seed, 0.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    take_step = sgd(model, rate=0.05, momentum=0.9)
     order = torch.Generator().manual_seed(options.seed)
     watched = sample(list(range(0, SAMPLES, 16)))
 
@@ -80,9 +96,9 @@ def main() -> None:
     for step in range(1, options.steps + 1):
         batch = torch.randperm(SAMPLES, generator=order)[: ranks * options.micro_batches * options.size]
         mine = batch.view(ranks, options.micro_batches, options.size)[rank]
-        report = takeover.run(list(mine), accumulate)
+        takeover.run(list(mine), accumulate)
         takeover.reduce()
-        optimizer.step()
+        take_step()
         if rank == 0:
             judge.load_state_dict(model.state_dict())
             with torch.no_grad():
@@ -90,9 +106,9 @@ def main() -> None:
             status = {
                 "iteration": step,
                 "rate": step / (time.monotonic() - began),
-                "path": path_of_sums(backend),
                 "loss": loss,
-                "taken_over": report.taken_over,
+                **sums_of(backend),
+                **takeover.as_progress(),
             }
             print("PACELINE_STATUS", json.dumps(status))
     dist.barrier()

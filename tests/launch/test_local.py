@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.launch import processes, supervisor
+from paceline.launch import processes, session, supervisor
+from paceline.launch.store import Store
 from tests.launch.scenes import (
+    Quiet,
     Scene,
     assert_nothing_left,
     assert_slots_held_once,
@@ -209,3 +211,24 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number() -> None:
     assert not processes.alive({**me, "boot": "another"})
     assert not processes.send({**me, "start": 0}, 0)
     assert processes.identity(2**22 + 1) is None
+
+
+def test_a_running_job_is_told_its_remaining_time_at_its_own_pace_and_when_another_ends(
+    tmp_path: Path,
+) -> None:
+    line = """echo 'PACELINE_STATUS {"iteration": 4, "rate": 0.5}'; sleep 4"""
+    scene = Scene(tmp_path, SERVERS).job("a", 2, line, iterations=100).job("b", 2, "sleep 1.5")
+    told: list[float] = []
+    scene.create()
+    file = scene.run_dir / "attempts" / "a.1" / "remaining_s"
+
+    class Look(Quiet):
+        def tick(self, store: Store, now: float) -> None:
+            if file.exists() and (not told or told[-1] != float(file.read_text())):
+                told.append(float(file.read_text()))
+
+    assert session.go_on(scene.run_dir, Look()) == 0
+    assert told[0] == pytest.approx(10, rel=0.3), "the plan: 100 iterations of 100 ms"
+    assert told[1] == pytest.approx(96 / 0.5), "by its own pace"
+    assert told[2] == pytest.approx(9.6, rel=0.3), "planned anew when b ended, though nothing waited"
+    assert [plan["trigger"] for plan in scene.rows("plans")][-1] == "b done"

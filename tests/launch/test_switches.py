@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.launch import switches
+from paceline.launch import session, switches
 from paceline.launch.store import Store
 from tests.launch.scenes import Scene, assert_nothing_left, finish, kill, wait_for
 
@@ -109,3 +109,12 @@ def test_jobs_find_the_runs_own_switch_even_after_the_planner_was_killed(tmp_pat
     address = scene.store().meta()["switch"]["address"]
     with pytest.raises(OSError):
         urllib.request.urlopen(f"http://{address}/healthz", timeout=2)
+
+
+def test_memory_is_for_a_switch_that_the_run_starts() -> None:
+    assert switches.default_command("127.0.0.1:1", Path("t"), "1MiB")[-2:] == ["--memory", "1MiB"]
+    assert "--memory" not in switches.default_command("127.0.0.1:1", Path("t"))
+    session.check(session.Request(switch="auto", switch_memory="1MiB"))
+    for switch, memory in (("none", "1MiB"), ("auto", "much")):
+        with pytest.raises(UserError, match="--switch-memory"):
+            session.check(session.Request(switch=switch, switch_memory=memory))

@@ -122,12 +122,13 @@ def _sample(store: Store, second: int, slow: float) -> None:
             figures=figures,
         )
         store.insert(
-            "switch_samples", time=when, job="alpha", slots_in_use=40.0 + 5 * (second % 3), preemptions=second * 2.0,
+            "switch_samples", time=when, job="alpha/0", slots_in_use=40.0 + 5 * (second % 3), preemptions=second * 2.0,
             figures={
                 f"paceline_arrival_lag_seconds_{what},worker={worker}": value * second
                 for worker in range(4)
                 for what, value in (("sum", 2.0 if worker == 3 else 0.1), ("count", 100.0))
-            },
+            }
+            | {"paceline_completions_total": 200.0 * second, "paceline_fallbacks_total": 3.0 * second},
         )  # fmt: skip
     if second > 11:
         store.insert(

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from paceline.cli import app
 from paceline.errors import UserError
+from paceline.report import run_figures
 from paceline.report.perfetto import FIRST_SERVER, SWITCH, trace_events
 from paceline.report.run_compare import summary
 from paceline.report.run_read import read_run
@@ -40,6 +41,19 @@ def test_spans_of_paths_and_stragglers(runs: tuple[Path, Path]) -> None:
     assert slow.reason == "rank 1 is done and helps rank 3"
 
 
+def test_the_switch_knows_process_groups_and_the_report_knows_jobs(runs: tuple[Path, Path]) -> None:
+    run = read_run(runs[1])
+    assert set(run.switch_use) == {"alpha", "gamma"}
+    alpha = run.switch_use["alpha"]
+    assert (alpha[0].time_s, alpha[0].sums, alpha[-1].fallbacks) == (1.0, 200.0, 27.0)
+    assert run.switch_slots == 64
+    rates = run_figures._rates(alpha)
+    assert set(rates.values()) == {200.0}
+    assert len(rates) == len(alpha) - 1
+    assert run.job_of("alpha/0") == "alpha"
+    assert run.job_of("stranger/0") == "stranger/0"
+
+
 def test_the_page_stands_alone_and_says_why(runs: tuple[Path, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["report", str(runs[1]), "--html", str(page)])
@@ -67,6 +81,12 @@ def test_two_runs_give_the_difference(runs: tuple[Path, Path], tmp_path: Path) -
     assert "the makespan is 33.3 % shorter" in text
     assert "-33.3 %" in text
     assert "last loss: baseline" in text
+    for wanted in (
+        "Switch memory and preemptions: paceline",
+        "Stragglers: baseline",
+        "no answer for 3 round trips",
+    ):
+        assert wanted in text, wanted
 
 
 def test_a_trace_has_a_track_a_gpu_and_one_a_switch(runs: tuple[Path, Path], tmp_path: Path) -> None:

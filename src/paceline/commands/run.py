@@ -22,7 +22,7 @@ Examples:
 
   paceline run jobs.toml --launcher ray --address 10.0.0.1:6379 --json -
 
-  paceline run jobs.toml --switch auto
+  paceline run jobs.toml --switch auto --switch-memory 1MiB
 """
 
 
@@ -35,6 +35,9 @@ def run(
     switch: Annotated[
         str, typer.Option(metavar="auto|HOST:PORT|none", help="Software switch: start one, use one, or none.")
     ] = "none",
+    switch_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of the switch of --switch auto. Default: 64MiB.")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run's folder. Default: runs/DATE-TIME.")
     ] = None,
@@ -69,8 +72,9 @@ def run(
         assert jobs is not None
         folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
         request = session.Request(
-            launcher, policy, objective, switch, seed, grace, patience, address, tuple(shlex.split(sbatch))
-        )
+            launcher, policy, objective, switch, switch_memory, seed, grace, patience, address,
+            tuple(shlex.split(sbatch)),
+        )  # fmt: skip
         session.create(jobs, cluster, request, folder)
     console = Console(stderr=True)
     watcher: show.LiveTable | show.Lines = show.LiveTable(console) if console.is_terminal else show.Lines()

@@ -20,6 +20,8 @@ from paceline.schedule.cluster import Cluster
 
 Tell = Callable[..., None]
 """`tell(now, kind, text, job=..., reason=..., figures=...)`: an event, to disk and to whoever watches."""
+RENEW_S = 2.0
+"""How often a job's own progress renews the time that it is expected to need, between two plans."""
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Watched(Open):
     progress: Progress | None = None
     stopping: str = ""
     """Why it was asked to stop; empty if it was not."""
+    renewed: float = 0.0
+    """When its remaining time was last written."""
 
     @property
     def name(self) -> str:
@@ -51,6 +55,11 @@ class Watched(Open):
         else:
             left = total * (1.0 - (now - self.since) / max(self.expected_s, 1e-9))
         return max(left, 0.02 * total)
+
+    def tell_remaining(self, remaining_s: float, now: float) -> None:
+        """Hand the job its expected remaining time; its agents take their priority from it."""
+        self.renewed = now
+        write_remaining(Path(self.task.folder), remaining_s)
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,9 @@ class Attempts:
         if found is None:
             return
         before, watched.progress = watched.progress, found
+        if found.iteration is not None and found.rate and now - watched.renewed >= RENEW_S:
+            # A plan's word is the model's; between two plans the job's own pace is nearer the truth.
+            watched.tell_remaining(watched.iterations_left(now) / found.rate, now)
         with self.store.transaction():
             self.store.update_job(
                 watched.name, iteration=found.iteration, rate=found.rate, path=found.path, progress=found.all

@@ -29,7 +29,7 @@ MEANINGS: dict[str, str] = {
     "PACELINE_SERVERS": "the job's servers and their slots, `s0:2,s1:1`",
     "PACELINE_SLOTS": "the slots of this process's server that the job has, `0,1`",
     "PACELINE_REMAINING_S": "seconds that the job is expected to take from its start",
-    "PACELINE_REMAINING_FILE": "a file with the expected remaining seconds, renewed at every plan",
+    "PACELINE_REMAINING_FILE": "a file with the expected remaining seconds, renewed at every plan and by its progress",
     "PACELINE_ITERATIONS": "iterations, as the job file has them",
     "PACELINE_STATUS": "a file to write progress to, as JSON",
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.config import toml
 from paceline.errors import UserError
-from paceline.schedule.jobs import Job, JobFile, load_jobs
+from paceline.schedule.jobs import Exchange, Job, JobFile, load_jobs
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,13 @@ class RunJob:
         )
 
 
-def load_run_jobs(path: Path, gpus_total: int | None = None) -> tuple[RunJob, ...]:
-    """The jobs of a TOML file in its order, or one line that names the mistake."""
+def load_run_jobs(
+    path: Path, gpus_total: int | None = None, exchange: Exchange = "ring"
+) -> tuple[RunJob, ...]:
+    """The jobs of a TOML file in its order, or one line that names the mistake.
+
+    `exchange`: how jobs whose file does not say it are expected to exchange gradients.
+    """
     if path.suffix.lower() != ".toml":
         raise UserError("a run is described in TOML ([[jobs]] with a command)", place=str(path))
     planned = {job.name: job for job in load_jobs(path, gpus_total)}
@@ -56,8 +61,15 @@ def load_run_jobs(path: Path, gpus_total: int | None = None) -> tuple[RunJob, ..
         for name in entry.env:
             if not name or "=" in name or "\0" in name:
                 raise UserError(f"env: {name!r} cannot be the name of a variable", place=place)
+        how = entry.exchange if "exchange" in entry.model_fields_set else exchange
         found += [
-            RunJob(planned[job.name], argv, entry.env, str(workdir), entry.retries)
+            RunJob(
+                dataclasses.replace(planned[job.name], exchange=how),
+                argv,
+                entry.env,
+                str(workdir),
+                entry.retries,
+            )
             for job in entry.jobs(index)
         ]
     return tuple(found)

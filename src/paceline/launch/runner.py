@@ -7,11 +7,10 @@ given. `run` returns the exit code: 0 all done, 1 some job failed, 130 interrupt
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from threading import Event
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, UserError
-from paceline.launch.attempts import Attempts, Ended, write_remaining
+from paceline.launch.attempts import Attempts, Ended
 from paceline.launch.jobs import RunJob
 from paceline.launch.protocol import Launcher, UnreachableError
 from paceline.launch.replan import Outlook, Running, plan_now
@@ -183,12 +182,13 @@ class Runner:
     def _replan(self, now: float) -> None:
         why, self._why = self._why, ""
         waiting = [row["name"] for row in self.store.jobs() if row["state"] == "waiting"]
-        if not waiting:
-            return
         running = [
             Running(each.run_job.job, each.gpus, each.iterations_left(now))
             for each in self.attempts.open.values()
         ]
+        # With none waiting, what runs is still told its new remaining time: who ended no longer contends with it.
+        if not waiting and not running:
+            return
         outlook = plan_now(
             self.cluster, self.model, running, [self.jobs[name].job for name in waiting], self.down, self.policy,
             self.settings.objective,
@@ -229,7 +229,7 @@ class Runner:
         by_name = {each.job: each for each in outlook.decisions}
         for watched in self.attempts.open.values():
             if watched.name in by_name:
-                write_remaining(Path(watched.task.folder), by_name[watched.name].end_s)
+                watched.tell_remaining(by_name[watched.name].end_s, now)
 
     def _give_up_stuck(self, now: float) -> None:
         # Nothing runs, nothing will arrive, and what waits does not fit the servers that are left.

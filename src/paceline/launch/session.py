@@ -5,11 +5,12 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from paceline.config.units import parse_size_bytes
 from paceline.errors import UserError
 from paceline.launch import lock, switches
 from paceline.launch.jobs import RunJob, load_run_jobs
@@ -18,9 +19,11 @@ from paceline.launch.replan import check_policy
 from paceline.launch.run_settings import Settings, Watcher
 from paceline.launch.runner import Runner
 from paceline.launch.store import FILE, Store
+from paceline.launch.warm import Warming
 from paceline.schedule import planning
 from paceline.schedule.compiled import announce
 from paceline.schedule.contention import Model
+from paceline.schedule.jobs import Exchange
 from paceline.schedule.plans import Objective
 from paceline.schedule.policies import by_name
 from paceline.schedule.sources import ClusterSource
@@ -36,6 +39,8 @@ class Request:
     policy: str = "bco-plus"
     objective: str = "makespan"
     switch: str = "none"
+    switch_memory: str = ""
+    """Of a switch that the run starts; default: the switch's own."""
     seed: int = 0
     grace_s: float = 5.0
     patience_s: float = 60.0
@@ -72,6 +77,13 @@ def check(request: Request) -> None:
         )
     if request.objective not in get_args(Objective):
         raise UserError(f"{request.objective!r} is neither makespan nor jct", place="--objective")
+    if request.switch_memory:
+        if request.switch != "auto":
+            raise UserError("is for a switch that the run starts: --switch auto", place="--switch-memory")
+        try:
+            parse_size_bytes(request.switch_memory)
+        except ValueError as error:
+            raise UserError(str(error), place="--switch-memory") from None
     check_policy(request.policy)
 
 
@@ -87,7 +99,8 @@ def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> Non
             launcher.check({server.name: server.gpus for server in servers})
         except UnreachableError as error:
             raise UserError(f"{request.launcher} cannot be reached: {error}", place="--launcher") from None
-    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total)
+    exchange: Exchange = "ring" if request.switch == "none" else "in-network"
+    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, exchange)
     for name in (run_job.job.name for run_job in jobs):
         if "/" in name or name.startswith("."):
             raise UserError(f"job {name!r}: a name becomes a folder, so no slash in it", place=str(jobs_file))
@@ -177,19 +190,36 @@ def _tell(store: Store, watcher: Watcher, text: str, reason: str = "") -> None:
     )
 
 
+def _command(memory: str) -> Callable[[str, Path], list[str]]:
+    return lambda address, token_file: switches.default_command(address, token_file, memory)
+
+
 @contextlib.contextmanager
 def _switch(store: Store, request: Request, watcher: Watcher) -> Iterator[switches.Switch | None]:
     if request.switch == "none":
         yield None
         return
-    if request.switch != "auto":
-        yield switches.attach(store, request.switch)
-        return
-    _tell(
-        store, watcher, "the run's switch is started", "the first on a machine compiles for a minute or more"
-    )
-    switch = switches.start(store, here_only=request.launcher == "local")
-    _tell(store, watcher, f"the run's switch answers at {switch.address}")
+    # Agents run here with the local launcher: they are compiled beside the switch, before any job waits for them.
+    warming = Warming(("agent", "worker")) if request.launcher == "local" else None
+    try:
+        if request.switch != "auto":
+            switch = switches.attach(store, request.switch)
+        else:
+            reason = "the first on a machine compiles for a minute or more"
+            _tell(store, watcher, "the run's switch is started", reason)
+            switch = switches.start(
+                store, here_only=request.launcher == "local", command=_command(request.switch_memory)
+            )
+            _tell(store, watcher, f"the run's switch answers at {switch.address}")
+        if warming is not None:
+            try:
+                warming.wait()
+            except BaseException:
+                switch.stop()
+                raise
+    finally:
+        if warming is not None:
+            warming.stop()
     # A planner that dies, or gives up waiting for its engine, leaves the switch to its jobs; one that ends
     # takes it along.
     try:

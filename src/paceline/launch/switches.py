@@ -31,10 +31,11 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def default_command(address: str, token_file: Path) -> list[str]:
+def default_command(address: str, token_file: Path, memory: str = "") -> list[str]:
     """`paceline switch` by the interpreter that we run in."""
     call = "from paceline.cli import main; main()"
     options = ["--listen", address, "--token-file", str(token_file), "--drain-timeout", "2"]
+    options += ["--memory", memory] if memory else []
     return [sys.executable, "-c", call, "switch", *options]
 
 

@@ -121,28 +121,26 @@ def _switch(run: RunData) -> list[Event]:
     found = [_instant(SWITCH, run, event) for event in run.events if event["kind"] in ("switch", "path")]
     held: dict[float, dict[str, float]] = {}
     before: dict[str, tuple[float, float]] = {}
-    for row in run.switch_samples:
-        if row["job"] is None:
+    for job, use in ((job, use) for job, uses in run.switch_use.items() for use in uses):
+        time_s = use.time_s
+        if use.held is not None:
+            held.setdefault(time_s, {})[job] = use.held
+        if use.preemptions is None:
             continue
-        time_s = run.at(row["time"])
-        if row["slots_in_use"] is not None:
-            held.setdefault(time_s, {})[row["job"]] = row["slots_in_use"]
-        if row["preemptions"] is None:
-            continue
-        since_s, count = before.get(row["job"], (time_s, row["preemptions"]))
-        if row["preemptions"] > count:
-            name = f"{row['preemptions'] - count:.0f} preemptions"
+        since_s, count = before.get(job, (time_s, use.preemptions))
+        if use.preemptions > count:
+            name = f"{use.preemptions - count:.0f} preemptions"
             # From the sample before to this one: nothing finer is known. Async, as those of several jobs overlap.
             common = {
                 "name": name,
                 "cat": "preemption",
                 "pid": SWITCH,
                 "tid": 1,
-                "id": f"{row['job']} {time_s}",
+                "id": f"{job} {time_s}",
             }
-            found.append({**common, "ph": "b", "ts": _us(since_s), "args": {"job": row["job"]}})
+            found.append({**common, "ph": "b", "ts": _us(since_s), "args": {"job": job}})
             found.append({**common, "ph": "e", "ts": _us(time_s)})
-        before[row["job"]] = (time_s, row["preemptions"])
+        before[job] = (time_s, use.preemptions)
     jobs = sorted({job for sample in held.values() for job in sample})
     for time_s, sample in held.items():
         values = {job: sample.get(job, 0.0) for job in jobs}

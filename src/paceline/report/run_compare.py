@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.report import run_figures
 from paceline.report.page import COLOURS, Page, figure_layout
-from paceline.report.run_page import verdict
+from paceline.report.run_page import add_decisions, add_path_changes, add_stragglers, add_switch, verdict
 from paceline.report.run_read import RunData
 
 
@@ -73,16 +73,21 @@ def write_page(path: Path, first: RunData, second: RunData) -> None:
         page.text(verdict(run))
         if run.tries:
             page.figure(run_figures.gantt(run, until_s), "A row a slot; both charts have the same time axis.")
+    for name, run in zip(names, (first, second), strict=True):
         if run.paths:
-            page.figure(run_figures.paths(run, until_s), "The path of each job's gradients.")
-        if run.stragglers:
-            page.table(
-                ("from, s", "to, s", "job", "who is slow", "reason"),
-                [
-                    (round(s.start_s, 1), round(s.end_s, 1), s.job, s.what.replace(" ", "\u00a0"), s.reason)
-                    for s in run.stragglers
-                ],
-            )
+            page.heading(f"Path of the gradients: {name}")
+            page.figure(run_figures.paths(run, until_s))
+            add_path_changes(page, run)
+    for name, run in zip(names, (first, second), strict=True):
+        if run.switch_use:
+            page.heading(f"Switch memory and preemptions: {name}")
+            add_switch(page, run, until_s)
+    for name, run in zip(names, (first, second), strict=True):
+        page.heading(f"Stragglers: {name}")
+        add_stragglers(page, run)
+    for name, run in zip(names, (first, second), strict=True):
+        page.heading(f"What each decision was based on: {name}")
+        add_decisions(page, run)
     page.write(path)
 
 

@@ -1,12 +1,13 @@
 """The figures of a run's report: who ran where, how long jobs took, switch memory, paths."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from paceline.report.page import COLOURS, figure_layout
-from paceline.report.run_read import RunData
+from paceline.report.run_read import RunData, Use
 
-PATH_COLOURS = {"switch": COLOURS[2], "custodian": COLOURS[4], "ring": COLOURS[1]}
+PATH_COLOURS = {"switch": COLOURS[2], "custodian": COLOURS[4], "ring": COLOURS[1], "host": COLOURS[5]}
 WAIT_COLOUR = "#c9d1da"
 JOBS_AS_BARS_MAX = 40
 _LEGEND_JOBS_MAX = 24
@@ -130,61 +131,60 @@ def _ran_s(run: RunData, name: str) -> float:
     return sum(each.end_s - each.start_s for each in run.tries if each.job == name)
 
 
-def memory(run: RunData) -> Any:
-    """Aggregators held by job over time, stacked, and below them the preemptions so far."""
+def memory(run: RunData, until_s: float | None = None) -> Any:
+    """By job over time: aggregators held, chunks summed in the switch a second, preemptions so far."""
     from plotly.subplots import make_subplots
 
     colours = colour_of(run)
+    of_all = f", of {run.switch_slots}" if run.switch_slots else ""
     figure = make_subplots(
-        rows=2,
+        rows=3,
         cols=1,
         shared_xaxes=True,
-        row_heights=[0.65, 0.35],
+        row_heights=[0.36, 0.36, 0.28],
         vertical_spacing=0.09,
-        subplot_titles=(f"aggregators held{_of_all(run)}", "preemptions so far"),
+        subplot_titles=(
+            f"aggregators held{of_all}",
+            "chunks summed in the switch, a second",
+            "preemptions so far",
+        ),
     )
-    by_job = samples_by_job(run)
     # A sample without a job has its times too: a job that has left holds nothing.
     times = sorted({run.at(row["time"]) for row in run.switch_samples})
-    for i, (job, rows) in enumerate(by_job.items()):
+    for i, (job, uses) in enumerate(run.switch_use.items()):
         colour = colours.get(job, COLOURS[(len(colours) + i) % len(COLOURS)])
-        held = {time_s: slots for time_s, slots, _ in rows}
+        common: dict[str, Any] = {"name": job, "legendgroup": job, "mode": "lines"}
+        area = {**common, "line": {"width": 0, "shape": "hv", "color": colour}, "fillcolor": colour}
+        held = {use.time_s: use.held or 0.0 for use in uses}
+        rates = _rates(uses)
+        for row, values in ((1, held), (2, rates)):
+            figure.add_scatter(
+                row=row, col=1, x=times, y=[values.get(time_s, 0.0) for time_s in times], stackgroup=f"row{row}",
+                showlegend=row == 1, hovertemplate="%{y:.3g}", **area,
+            )  # fmt: skip
         figure.add_scatter(
-            row=1, col=1, name=job, legendgroup=job, x=times, y=[held.get(time_s, 0.0) or 0.0 for time_s in times],
-            stackgroup="slots", mode="lines", line={"width": 0, "shape": "hv", "color": colour}, fillcolor=colour,
-            hovertemplate="%{y:.0f}",
+            row=3, col=1, showlegend=False, x=[use.time_s for use in uses], y=[use.preemptions for use in uses],
+            line={"shape": "hv", "color": colour}, hovertemplate="%{y:.0f}", **common,
         )  # fmt: skip
-        figure.add_scatter(
-            row=2, col=1, name=job, legendgroup=job, showlegend=False, x=[row[0] for row in rows],
-            y=[row[2] for row in rows], mode="lines", line={"shape": "hv", "color": colour}, hovertemplate="%{y:.0f}",
-        )  # fmt: skip
-    layout = figure_layout("", height=460, showlegend=len(by_job) <= _LEGEND_JOBS_MAX)
+    layout = figure_layout("", height=560, showlegend=len(run.switch_use) <= _LEGEND_JOBS_MAX)
     for key in ("title", "xaxis_title", "yaxis_title"):
         del layout[key]
     figure.update_layout(**layout)
-    figure.update_layout(legend={"y": -0.16}, margin={"l": 70, "r": 20, "t": 40, "b": 50})
-    figure.update_xaxes(row=2, col=1, title_text="seconds since the run began")
-    figure.update_xaxes(range=[0, run.end_s * 1.01])
+    figure.update_layout(legend={"y": -0.12}, margin={"l": 70, "r": 20, "t": 40, "b": 50})
+    figure.update_xaxes(row=3, col=1, title_text="seconds since the run began")
+    figure.update_xaxes(range=[0, (until_s or run.end_s) * 1.01])
     figure.update_yaxes(rangemode="tozero")
     figure.update_annotations(font_size=13)
     return figure
 
 
-def _of_all(run: RunData) -> str:
-    """How many aggregators there are, if the switch has told."""
-    whole: dict[str, float] = next((row["figures"] for row in run.switch_samples if row["job"] is None), {})
-    slots = [value for key, value in whole.items() if key.split(",")[0] == "paceline_slots"]
-    return f", of {sum(slots):.0f}" if slots else ""
-
-
-def samples_by_job(run: RunData) -> dict[str, list[tuple[float, float | None, float | None]]]:
-    """The switch's samples of each job: time, aggregators held, preemptions so far."""
-    found: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    for row in run.switch_samples:
-        if row["job"] is not None:
-            found.setdefault(row["job"], []).append(
-                (run.at(row["time"]), row["slots_in_use"], row["preemptions"])
-            )
+def _rates(uses: Sequence[Use]) -> dict[float, float]:
+    """Chunks summed a second, from each sample to the next; at the first, the counter began at nothing."""
+    found: dict[float, float] = {}
+    for before, after in itertools.pairwise(uses):
+        gained = (after.sums or 0.0) - (before.sums or 0.0)
+        # A job that was admitted anew counts from nothing.
+        found[before.time_s] = max(gained, 0.0) / max(after.time_s - before.time_s, 1e-3)
     return found
 
 

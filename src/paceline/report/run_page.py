@@ -49,10 +49,15 @@ def write_page(path: Path, run: RunData) -> None:
         page.figure(
             run_figures.completion(run), "From arrival to end, parted into waiting and holding slots."
         )
-    _add_switch(page, run)
+    if run.switch_use:
+        page.heading("Switch memory and preemptions")
+        add_switch(page, run)
     _add_paths(page, run)
-    _add_stragglers(page, run)
-    _add_decisions(page, run)
+    page.heading("Stragglers")
+    add_stragglers(page, run)
+    if run.plans:
+        page.heading("What each decision was based on")
+        add_decisions(page, run)
     _add_events(page, run)
     page.write(path)
 
@@ -104,22 +109,36 @@ def job_row(run: RunData, job: Row) -> list[object]:
     ]
 
 
-def _add_switch(page: Page, run: RunData) -> None:
-    by_job = run_figures.samples_by_job(run)
-    if not by_job:
+def add_switch(page: Page, run: RunData, until_s: float | None = None) -> None:
+    """Memory and preemptions, if a switch told of any job."""
+    if not run.switch_use:
         return
-    page.heading("Switch memory and preemptions")
     page.figure(
-        run_figures.memory(run),
-        "As the switch told once a second, by job. Preemption: a packet of higher priority takes an aggregator.",
+        run_figures.memory(run, until_s),
+        "As the switch told once a second, by job. Aggregators are held for milliseconds where all workers come "
+        "together, so most looks find none: the chunks summed are counted and miss nothing. Preemption: a packet of "
+        "higher priority takes an aggregator.",
     )
     rows = []
-    for job, samples in by_job.items():
-        held = [slots for _, slots, _ in samples if slots is not None]
-        taken = [count for _, _, count in samples if count is not None]
-        mean = sum(held) / len(held) if held else None
-        rows.append((job, max(held, default=None), mean, int(taken[-1]) if taken else None))
-    page.table(("job", "aggregators at most", "on average", "preemptions"), rows)
+    for job, uses in run.switch_use.items():
+        held = [use.held for use in uses if use.held is not None]
+        last = [
+            max((value for value in values if value is not None), default=None)
+            for values in (
+                [use.sums for use in uses],
+                [use.fallbacks for use in uses],
+                [use.preemptions for use in uses],
+            )
+        ]
+        rows.append((job, *(_whole(value) for value in (max(held, default=None), *last))))
+    page.table(
+        ("job", "aggregators seen at most", "chunks summed", "packets without a place", "preemptions by it"),
+        rows,
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _add_paths(page: Page, run: RunData) -> None:
@@ -127,8 +146,14 @@ def _add_paths(page: Page, run: RunData) -> None:
         return
     page.heading("Path of the gradients")
     page.figure(
-        run_figures.paths(run), "As each job told: through the switch, by custodians, or around the ring."
+        run_figures.paths(run),
+        "As each job told: through the switch, by custodians, around the ring, or in the memory of one host.",
     )
+    add_path_changes(page, run)
+
+
+def add_path_changes(page: Page, run: RunData) -> None:
+    """When and why jobs changed their path."""
     changes = _path_changes(run)
     if changes:
         page.table(("at, s", "job", "change", "reason"), changes)
@@ -157,8 +182,8 @@ def _path_changes(run: RunData) -> list[tuple[float, str, str, str]]:
     return sorted(changes + left)
 
 
-def _add_stragglers(page: Page, run: RunData) -> None:
-    page.heading("Stragglers")
+def add_stragglers(page: Page, run: RunData) -> None:
+    """Who was slow, why it is taken for slow, and who was helped."""
     taken = {job["name"]: run.figure_of(job, "taken_over_total") for job in run.jobs}
     if not run.stragglers:
         page.text("No job reported a slow worker.")
@@ -187,10 +212,8 @@ def _add_stragglers(page: Page, run: RunData) -> None:
         page.text(f"Micro-batches that other ranks took over: {told}.")
 
 
-def _add_decisions(page: Page, run: RunData) -> None:
-    if not run.plans:
-        return
-    page.heading("What each decision was based on")
+def add_decisions(page: Page, run: RunData) -> None:
+    """Every plan: what made it necessary, what it knew, what it decided and why."""
     page.text(
         "Each time something changed, the policy planned anew, with the running jobs pinned to their slots. A row is a "
         "job that a plan covered; times are seconds after that plan."

@@ -18,6 +18,9 @@ from paceline.errors import UserError
 FILE = "run.sqlite"
 VERSION = 1
 LAG = "paceline_arrival_lag_seconds"
+SLOTS = "paceline_slots"
+SUMS = "paceline_completions_total"
+FALLBACKS = "paceline_fallbacks_total"
 Row = dict[str, Any]
 _TABLES = {
     "servers": "position", "jobs": "position", "attempts": "intended, rowid", "placements": "start, rowid",
@@ -59,6 +62,20 @@ class Span:
     end_s: float
     what: str
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A job in the switch at one moment; counts are since it was admitted. None: not told."""
+
+    time_s: float
+    held: float | None = None
+    """Aggregators."""
+    preemptions: float | None = None
+    sums: float | None = None
+    """Chunks that were summed up in the switch."""
+    fallbacks: float | None = None
+    """Packets that found no aggregator, and went to their custodian."""
 
 
 @dataclass(frozen=True)
@@ -175,12 +192,44 @@ class RunData:
                 yield Span(each.job, start_s, end_s, seen[begin][1], seen[begin][2])
             begin = i
 
+    def job_of(self, name: str) -> str:
+        """The run's job behind a name in the switch, where each process group of a job is one: `JOB/GROUP`."""
+        job, slash, _ = name.rpartition("/")
+        return job if slash and any(row["name"] == job for row in self.jobs) else name
+
+    @cached_property
+    def switch_use(self) -> "dict[str, list[Use]]":
+        """What the switch told of each job, in the order of time; several groups of one job are added up."""
+        found: dict[str, dict[float, Use]] = {}
+        for row in self.switch_samples:
+            if row["job"] is None:
+                continue
+            uses = found.setdefault(self.job_of(row["job"]), {})
+            time_s, figures = self.at(row["time"]), row["figures"]
+            before = uses.get(time_s, Use(time_s))
+            uses[time_s] = Use(
+                time_s,
+                _plus(before.held, row["slots_in_use"]),
+                _plus(before.preemptions, row["preemptions"]),
+                _plus(before.sums, figures.get(SUMS)),
+                _plus(before.fallbacks, figures.get(FALLBACKS)),
+            )
+        return {job: list(uses.values()) for job, uses in found.items()}
+
+    @cached_property
+    def switch_slots(self) -> int | None:
+        """Aggregators of the switch, if it has told."""
+        whole: dict[str, float] = next((r["figures"] for r in self.switch_samples if r["job"] is None), {})
+        slots = [value for key, value in whole.items() if key.partition(",")[0] == SLOTS]
+        return round(sum(slots)) if slots else None
+
     @cached_property
     def lags_s(self) -> dict[str, dict[int, float]]:
         """How long after the first a worker's contributions reached the switch, on average, by job and worker."""
         last = {row["job"]: row["figures"] for row in self.switch_samples if row["job"] is not None}
         found: dict[str, dict[int, float]] = {}
-        for job, figures in last.items():
+        for name_there, figures in last.items():
+            job = self.job_of(name_there)
             for key, total_s in figures.items():
                 name, _, worker = key.partition(",worker=")
                 count = figures.get(f"{LAG}_count,worker={worker}", 0)
@@ -191,6 +240,10 @@ class RunData:
     def figure_of(self, job: Row, key: str) -> Any:
         """A figure of the job's last progress, e.g. its loss."""
         return (job["progress"] or {}).get(key)
+
+
+def _plus(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else a + b
 
 
 def _straggler_of(row: Row) -> tuple[str, str]:

@@ -1,0 +1,98 @@
+"""Compile ahead what a run would compile: agent, switch, worker and planner, each in a process of its own.
+
+    python -m paceline.launch.warm [agent] [switch] [worker] [planner]
+
+Machine code is kept on disk, so this is needed once a machine and version; what is there already is loaded, in a second
+or two. `paceline run` does it by itself before the clock of a run starts, where its jobs run on this machine and have a
+switch. On other nodes a job's first start compiles, unless this was run there before.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UserError
+
+PARTS = ("agent", "switch", "worker", "planner")
+"""The longest first."""
+LIMIT_S = 900.0
+_WORKER = "paceline.torch.warm"
+"""By name: only the backend may know torch."""
+
+
+def compile_part(part: str) -> None:
+    """Compile or load one part, in this process."""
+    if part == "agent":
+        from paceline.live.agent_warm import warm_up
+
+        warm_up()
+    elif part == "switch":
+        from paceline.live.events import Events
+        from paceline.live.switchd import LiveSwitch, SwitchOptions
+
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            LiveSwitch(SwitchOptions(), Events(stream=nowhere)).close()
+    elif part == "worker":
+        if importlib.util.find_spec("torch") is not None:
+            importlib.import_module(_WORKER).warm_up()
+    else:
+        from paceline.schedule import planning
+
+        planning.warm()
+
+
+class Warming:
+    """The parts, each compiled by a process of its own, beside whatever the caller does meanwhile."""
+
+    def __init__(self, parts: Sequence[str] = PARTS) -> None:
+        self._processes = {
+            part: subprocess.Popen(
+                [sys.executable, "-m", "paceline.launch.warm", f"--here={part}"], stdin=subprocess.DEVNULL
+            )
+            for part in parts
+        }
+
+    def wait(self, limit_s: float = LIMIT_S) -> None:
+        """Until all are compiled. A `UserError` says which part could not be."""
+        deadline = time.monotonic() + limit_s
+        try:
+            for part, process in self._processes.items():
+                code = process.wait(max(0.1, deadline - time.monotonic()))
+                if code != 0:
+                    raise UserError(f"the {part} could not be compiled (exit code {code})", place="run")
+        except subprocess.TimeoutExpired:
+            raise UserError(f"not compiled within {limit_s:.0f} s", place="run") from None
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End what still compiles."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parts = [argument.removeprefix("--here=") for argument in arguments]
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        print(f"there is no {unknown[0]!r} to compile; known: {', '.join(PARTS)}", file=sys.stderr)
+        return EXIT_USAGE
+    if arguments and arguments[0].startswith("--here="):
+        compile_part(parts[0])
+        return EXIT_OK
+    try:
+        Warming(parts or PARTS).wait()
+    except UserError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
