@@ -1,9 +1,9 @@
 """PyTorch: the `paceline` backend of `torch.distributed`, and what builds on it.
 
-    import paceline.torch
     torch.distributed.init_process_group("paceline")
 
-Importing this registers the backend; it costs little, since everything else is imported when a group is made.
+Importing this registers the backend, and `import torch` does so by itself where the package is installed
+(`paceline.torch_autoload`). It costs little, since everything else is imported when a group is made.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ BACKEND = "paceline"
 
 
 def register() -> None:
-    """Make `paceline` known to torch; also the entry point that `import torch` calls by itself."""
+    """Make `paceline` known to torch."""
     if torch.distributed.is_available() and BACKEND.upper() not in torch.distributed.Backend._plugins:
         torch.distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
 

@@ -1,0 +1,16 @@
+"""What `import torch` calls by itself, through the entry point group `torch.backends`: makes the backend known.
+
+It stands outside `paceline.torch`, since that package may be the very one whose import has brought torch in, and be
+half loaded; it then registers itself a moment later. Nothing here may make `import torch` fail.
+"""
+
+import logging
+
+
+def autoload() -> None:
+    """Register the backend; costs a millisecond, what it needs is imported when a group is made."""
+    try:
+        import paceline.torch  # noqa: F401
+    except Exception as error:
+        # A torch without `distributed`, or one that is not as we know it: whoever asks for the backend is told.
+        logging.getLogger("paceline.torch").debug("the backend paceline is not registered: %r", error)
