@@ -233,6 +233,60 @@ def test_two_jobs_preempt_each_other_in_a_small_switch(tmp_path: Path) -> None:
         _check(result, 2, seed)
 
 
+def _train_ddp(folder: Path, seed: int, backend: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """The example under torchrun; its losses come into `folder`."""
+    options = ["--steps", "25", "--hidden", "24", "--batch", "16", "--bucket-mb", "0.002", "--json"]
+    # The second job has less time left, so its buckets go before those of the first, and take their aggregators.
+    options += ["--seed", str(seed), "--remaining", str(10 ** (5 - seed)), "--backend", backend]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    with (
+        (folder / f"{backend}-{seed}").open("wb") as out,
+        (folder / f"{backend}-{seed}.err").open("wb") as err,
+    ):
+        return subprocess.Popen(
+            [sys.executable, *command, "tests/torch/gated_train_ddp.py", *options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GATE": str(folder), **env},
+            stdout=out,
+            stderr=err,
+        )
+
+
+def test_two_ddp_jobs_share_a_small_switch_with_the_losses_of_gloo(tmp_path: Path) -> None:
+    preempted = False
+    with Switch(tmp_path, "--memory", "20KiB") as switch:
+        started = [
+            _train_ddp(tmp_path, seed, backend, env)
+            for backend, env in (("paceline", apart(switch)), ("gloo", {}))
+            for seed in (1, 2)
+        ]
+        try:
+            end = time.monotonic() + 400
+            while any(process.poll() is None for process in started):
+                assert time.monotonic() < end, "a job hangs"
+                if len(list(tmp_path.glob("ready-*"))) == 8:
+                    (tmp_path / "go").touch()
+                preempted = preempted or _preempting(switch, 1)
+                time.sleep(0.2)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+    logs = {path.name: path.read_text()[-2000:] for path in tmp_path.glob("*.err")}
+    assert [process.returncode for process in started] == [0] * 4, logs
+    for seed in (1, 2):
+        ours, theirs = (
+            json.loads((tmp_path / f"{backend}-{seed}").read_text().splitlines()[-1])
+            for backend in ("paceline", "gloo")
+        )
+        assert [event["event"] for event in ours["status"][0]["events"]] == ["switch"]
+        assert len(ours["losses"]) == 25
+        assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-5)
+        assert ours["losses"][-1] < ours["losses"][0], "it learns"
+    assert preempted, "neither job took anything from the other"
+
+
 def die_or_wait(rank: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
