@@ -364,6 +364,18 @@ def test_reminders_and_pulls_take_turns_and_wait_longer_each_time() -> None:
     assert (keeper.count(custody.REMINDERS_SENT), keeper.count(custody.PULLS_SENT)) == (5, 5)
 
 
+def test_an_eager_custodian_asks_the_workers_first_about_what_was_flushed() -> None:
+    for eager, flag, kind in (
+        (1, wire.FLUSH, wire.PULL),
+        (1, 0, wire.REMINDER),
+        (0, wire.FLUSH, wire.REMINDER),
+    ):
+        keeper = Keeper()
+        keeper.state.eager = eager
+        keeper.partial(5, 0, chunk=2, flag=flag)
+        assert [int(packet.kind) for packet in keeper.round(PATIENCE_NS)] == [kind]
+
+
 def test_what_is_asked_names_the_chunk_and_fits_the_wire() -> None:
     keeper = Keeper()
     keeper.partial(5, 0, 2, chunk=2, index=3, priority=44)

@@ -366,6 +366,68 @@ def test_a_chunk_that_came_in_time_is_never_lost() -> None:
     assert (sender.state.lost, sender.state.resent) == (0, 0)
 
 
+def test_on_a_path_that_keeps_the_order_an_overtaken_chunk_is_judged_again() -> None:
+    slow = {"rto_ns": 160_000, "rto_min_ns": 160_000, "rto_max_ns": 10**9}
+    sender = started(span=64, window=16.0, in_order=1, reorder_rtts=2.0, **slow)
+    sender.send(0)
+    sender.result(1, 1_000)
+    assert sender.state.srtt_ns == 1_000.0
+    for chunk in range(2, 8):
+        sender.result(chunk, 3_000)
+    assert 0 in sender.send(3_000), "found by its order"
+    sender.result(8, 4_000)
+    # Two round trips and a sixteenth of the timer's least, doubled for the one resend.
+    patience_ns = int(2.0 * float(sender.state.srtt_ns)) + 10_000
+    due_ns = 3_000 + 2 * patience_ns
+    assert sender.state.timer_ns <= due_ns < sender.state.rto_ns
+    assert sender.timeout(due_ns - 1) == 0
+    assert sender.timeout(due_ns) == 1
+    assert sender.send(due_ns)[0] == 0
+
+
+def test_an_overtaken_chunk_gives_no_round_trip_where_the_order_is_kept() -> None:
+    for in_order in (0, 1):
+        sender = started(span=64, window=16.0, in_order=in_order, reorder_rtts=100.0)
+        sender.send(0)
+        sender.result(1, 1_000)
+        sender.result(0, 50_000)
+        assert (sender.state.srtt_ns == 1_000.0) == (in_order == 1)
+
+
+def test_what_was_overtaken_leaves_room_in_the_window() -> None:
+    sender = started(span=64, window=8.0, in_order=1, reorder_chunks=64)
+    assert sender.send() == list(range(8))
+    for chunk in (3, 5):
+        sender.result(chunk)
+    assert sender.state.behind == 4
+    assert sender.send() == list(range(8, 14)), "two results, and four that are not on the way any more"
+    for chunk in (0, 1, 2, 4):
+        sender.result(chunk)
+    assert sender.state.behind == 0
+    plain = started(span=64, window=8.0, reorder_chunks=64)
+    plain.send()
+    for chunk in (3, 5):
+        plain.result(chunk)
+    assert plain.send() == [8, 9]
+
+
+def test_the_last_chunks_are_overtaken_by_any_result_ahead() -> None:
+    sender = started(
+        4,
+        span=64,
+        window=8.0,
+        in_order=1,
+        reorder_chunks=64,
+        rto_ns=160_000,
+        rto_min_ns=160_000,
+        rto_max_ns=10**9,
+    )
+    sender.send(0)
+    sender.result(3, 1_000)
+    assert sender.state.timer_ns == 10_000, "nobody is late: the others went on"
+    assert sender.timeout(10_000) == 3
+
+
 def test_a_pull_resends_what_is_in_flight_only() -> None:
     sender = started()
     sender.send()
@@ -513,12 +575,17 @@ def test_a_pool_that_has_all_results_has_ended() -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     st.booleans(),
+    st.booleans(),
     st.integers(1, 6),
     st.lists(st.tuples(st.sampled_from("rrrtps"), st.integers(0, 40), st.integers(0, 63)), max_size=60),
 )
-def test_whatever_comes_the_books_balance(pool: bool, span: int, moves: list[tuple[str, int, int]]) -> None:
+def test_whatever_comes_the_books_balance(
+    pool: bool, in_order: bool, span: int, moves: list[tuple[str, int, int]]
+) -> None:
     """Results in any order, timeouts, pulls: no chunk is new twice, the span is never exceeded."""
-    sender = started(30, span=span, pool=int(pool), adaptive=1, resends_max=10**6)
+    sender = started(
+        30, span=span, pool=int(pool), in_order=int(in_order and not pool), adaptive=1, resends_max=10**6
+    )
     now_ns = 0
     sent: set[int] = set(sender.send())
     fresh: set[int] = set()
@@ -536,6 +603,8 @@ def test_whatever_comes_the_books_balance(pool: bool, span: int, moves: list[tup
             sent |= set(sender.send(now_ns))
         assert sender.state.unfinished == len(sent - fresh)
         if not pool:
+            highest = max(fresh, default=-1)
+            assert sender.state.behind == len([chunk for chunk in sent - fresh if chunk < highest])
             oldest = min(set(range(41)) - fresh)
             assert sender.state.oldest == oldest
             assert max(sent) < oldest + span

@@ -6,6 +6,8 @@ was lost goes first. A worker that contributes nothing passes chunks over: they 
 
 from typing import Any
 
+import numpy as np
+
 from paceline.dataplane.compiled import compiled, compiled_apart
 from paceline.dataplane.flights import mark_credited, stop_asking
 from paceline.dataplane.pacing import due_ns
@@ -39,9 +41,13 @@ def next_chunk(senders: Senders, i: int) -> int:
         sender.ready_head = (sender.ready_head + 1) % sender.span
         sender.ready_count -= 1
         return int(senders.flights[i, k].chunk)
+    under_way = sender.unfinished - sender.credited
+    if sender.in_order != 0 and sender.custody == 0:
+        # What was overtaken is not on the way any more; sent again, it is little.
+        under_way -= min(sender.behind, np.int64(sender.window))
     if (
         sender.next < sender.released
-        and sender.unfinished - sender.credited < sender.window
+        and under_way < sender.window
         and sender.next < sender.oldest + sender.span
         and (sender.budget == 0 or sender.next < sender.oldest + sender.budget)
         and (sender.limit == 0 or sender.next < sender.limit)

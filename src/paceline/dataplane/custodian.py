@@ -216,7 +216,8 @@ def _open(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> 
     entry.chunk = packet.chunk
     entry.state = OPEN
     entry.flag = 0
-    entry.attempts = 0
+    # What was flushed is not in the switch any more: no reminder there, the workers are asked at once.
+    entry.attempts = 1 if custodian.eager != 0 and packet.flag & FLUSH else 0
     entry.priority = packet.priority
     entry.index = packet.index
     entry.exponent = packet.exponent

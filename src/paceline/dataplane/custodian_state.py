@@ -50,6 +50,7 @@ CUSTODIAN = np.dtype(
         ("epoch", "i4"),
         ("ring", "i4"),
         ("reminders", "i4"),
+        ("eager", "i4"),
         ("pulls", "i4"),
         ("fan_in_upper", "i4"),
         ("count", "i4"),

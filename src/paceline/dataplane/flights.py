@@ -7,7 +7,7 @@ no result, of them `lost` wait to be sent again, `credited` wait for their resul
 from typing import Any
 
 from paceline.dataplane.compiled import compiled, compiled_apart
-from paceline.dataplane.pacing import due_ns, slow_down
+from paceline.dataplane.pacing import due_ns, is_overtaken, slow_down
 from paceline.dataplane.sender_state import CREDITED, DONE, IDLE, LOST, QUEUED, SENT, Senders
 
 CREDIT_BACKOFF = 2
@@ -79,7 +79,11 @@ def finish(senders: Senders, i: int, chunk: int) -> None:
         sender.credited -= 1
         stop_asking(sender, flight)
     sender.unfinished -= 1
-    sender.highest_done = max(sender.highest_done, chunk)
+    if chunk > sender.highest_done:
+        sender.behind += chunk - sender.highest_done - 1
+        sender.highest_done = chunk
+    else:
+        sender.behind -= 1
     if sender.pool != 0:
         flight.chunk = chunk + sender.span
         flight.resends = flight.backoff = 0
@@ -111,6 +115,15 @@ def find_lost(senders: Senders, i: int, now_ns: int) -> None:
         sender.scan += 1
     if found and sender.adaptive != 0:
         slow_down(sender, sender.oldest)
+
+
+@compiled
+def watch_overtaken(senders: Senders, i: int) -> None:
+    """A result came: the oldest chunk, if it was overtaken by now, is due sooner."""
+    sender = senders.state[i]
+    oldest = senders.flights[i, sender.oldest % sender.span]
+    if oldest.state == SENT and oldest.chunk == sender.oldest and is_overtaken(sender, oldest.chunk):
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, oldest))
 
 
 @compiled_apart

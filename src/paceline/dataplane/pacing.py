@@ -10,11 +10,23 @@ import numpy as np
 
 from paceline.dataplane.bits import mix
 from paceline.dataplane.compiled import compiled
+from paceline.dataplane.sender_state import SENT
+
+
+@compiled
+def is_overtaken(sender: Any, chunk: int) -> bool:
+    """Have results far enough ahead of it come? At the end of what there is to send, any result ahead counts."""
+    distance = sender.reorder_chunks if sender.next < sender.released else 1
+    return bool(chunk + distance <= sender.highest_done)
 
 
 @compiled
 def due_ns(sender: Any, flight: Any) -> int:
     """When a chunk is overdue; after a time-out a little later for some, so that workers fall out of step."""
+    if sender.in_order != 0 and flight.state == SENT and is_overtaken(sender, flight.chunk):
+        # The others went on: nobody is late, it was lost. The timer's floor is for those who are late.
+        patience_ns = np.int64(sender.reorder_rtts * sender.srtt_ns) + sender.rto_min_ns // 16
+        return int(flight.sent_ns + min(patience_ns << min(flight.resends, 10), sender.rto_max_ns))
     if flight.backoff > 0:
         wait_ns = min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns)
         return int(flight.sent_ns + wait_ns + wait_ns * (mix(sender.worker + 1, flight.chunk) & 255) // 1024)

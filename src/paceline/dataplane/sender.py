@@ -18,7 +18,8 @@ only the result of p, whatever the other slots do [SwitchML].
 
 Timers follow RFC 6298: no sample from a chunk that was resent, and exponential back-off over the time-outs of
 a chunk. A stream also takes a chunk for lost when results at least `reorder_chunks` ahead of it have come and
-`reorder_rtts` round trips have passed since it was sent; each chunk is judged so once. A chunk that timed out
+`reorder_rtts` round trips have passed since it was sent; each chunk is judged so once, or, where the path keeps the
+order (`in_order`), again and again with back-off. A chunk that timed out
 more than `resends_max` times sets `failed`: a wait never lasts for ever.
 """
 
@@ -27,7 +28,15 @@ from typing import Any
 from paceline.dataplane.bits import NO_BITS, mix
 from paceline.dataplane.choosing import next_chunk, poll_query, poll_silent
 from paceline.dataplane.compiled import compiled
-from paceline.dataplane.flights import ask_when_due, find_lost, finish, make_ready, mark_lost, watch_credited
+from paceline.dataplane.flights import (
+    ask_when_due,
+    find_lost,
+    finish,
+    make_ready,
+    mark_lost,
+    watch_credited,
+    watch_overtaken,
+)
 from paceline.dataplane.pacing import due_ns, sample_rtt, slow_down, speed_up
 from paceline.dataplane.roles import (
     change_epoch,
@@ -103,7 +112,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender = senders.state[i]
     sender.oldest = sender.next = sender.released = sender.scan = sender.recover = 0
     sender.unfinished = sender.lost = sender.resend_from = sender.ready_head = sender.ready_count = 0
-    sender.credited = sender.asking = sender.ask_from = sender.overtaken = 0
+    sender.credited = sender.asking = sender.ask_from = sender.overtaken = sender.behind = 0
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
     sender.window = min(max(window, sender.window_min), sender.window_max)
@@ -215,7 +224,7 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
         sender.duplicates += 1
         return DUPLICATE
     credited = flight.state == CREDITED
-    if flight.resends == 0 and not credited:
+    if flight.resends == 0 and not credited and (sender.in_order == 0 or chunk >= sender.highest_done):
         sample_rtt(sender, now_ns - flight.sent_ns)
     if sender.adaptive != 0:
         if packet.flag & ECN:
@@ -229,6 +238,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     sender.highest_result = max(sender.highest_result, chunk)
     if sender.pool == 0:
         find_lost(senders, i, now_ns)
+        if sender.in_order != 0:
+            watch_overtaken(senders, i)
     if sender.credited > 0:
         watch_credited(senders, i, now_ns)
     return NEW

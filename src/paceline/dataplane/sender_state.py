@@ -58,6 +58,7 @@ SENDER = np.dtype(
         ("ask_from", "i8"),
         ("highest_result", "i8"),
         ("overtaken", "i8"),
+        ("behind", "i8"),
         ("sent", "i8"),
         ("resent", "i8"),
         ("timeouts", "i8"),
@@ -90,12 +91,15 @@ SENDER = np.dtype(
         ("owner", "i4"),
         ("silent", "i4"),
         ("parted", "i4"),
+        ("in_order", "i4"),
     ],
     align=True,
 )
 """A sender. For helping stragglers: `custody`, `flush_always`, `leaders` and `fan_in` are its role; `mask`, `owner` and
 `share` what it contributes (`silent`: nothing; `parted`: it was told what, and that may change); `budget` (chunks, 0:
-the span) and `limit` (a chunk, 0: none) how far it may run ahead."""
+the span) and `limit` (a chunk, 0: none) how far it may run ahead. `in_order`: on this path results overtake each
+other only where something was lost or went another way, so overtaken chunks (`behind` of them are unfinished) are
+judged again and again, give no round trip, and leave room in the window."""
 
 FLIGHT = np.dtype(
     [

@@ -33,6 +33,7 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
         "under_way": int(control.head) - int(control.tail),
         "window": float(sender.window),
         "rtt_us": float(sender.srtt_ns) / 1e3,
+        "rtt_variation_us": float(sender.rttvar_ns) / 1e3,
         "epoch": int(sender.epoch),
         "counters": counters,
         "custodian": custodian,

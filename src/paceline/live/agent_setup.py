@@ -21,7 +21,7 @@ _PATIENCE_MAX_NS = 2_000_000_000
 _REORDER_CHUNKS = 64
 """Shards and GRO change the order by up to this many chunks."""
 _SPAN_MIN = 64
-_SPAN_MAX = 8192
+_SPAN_MAX = 16384
 
 
 def build(config: AgentConfig, fd: int) -> Loop:
@@ -31,9 +31,9 @@ def build(config: AgentConfig, fd: int) -> Loop:
     if pool:
         span = window = config.slots
     else:
-        window = min(window, config.slots, _SPAN_MAX // 2) if config.switch else min(window, _SPAN_MAX // 2)
+        window = min(window, config.slots, _SPAN_MAX // 4) if config.switch else min(window, _SPAN_MAX // 4)
         # Room behind a chunk that is late, so that one loss does not stop the stream.
-        span = max(_SPAN_MIN, 1 << (2 * window - 1).bit_length())
+        span = max(_SPAN_MIN, 1 << (4 * window - 1).bit_length())
     racks = list(config.racks) or [0] * config.workers
     loop = new_loop(config.tensors_max, span, config.elements, max(racks) + 1, config.workers, new_waiter(fd))
     _fill_control(loop, config, pool)
@@ -79,6 +79,7 @@ def _fill_sender(
     sender.pool = int(pool)
     sender.flush = int(not pool)
     sender.adaptive = 0
+    sender.in_order = int(not pool)
     sender.window_max, sender.window_min = float(window), min(8.0, float(window))
     sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS
     sender.reorder_chunks, sender.reorder_rtts = _REORDER_CHUNKS, 2.0
@@ -93,6 +94,7 @@ def _fill_custodian(loop: Loop, config: AgentConfig, racks: list[int], pool: boo
     custodian.ring = loop.custodians.chunks.shape[1]
     custodian.reminders = int(loop.control[0].reminds and config.switch is not None)
     custodian.pulls = int(not pool)
+    custodian.eager = 1
     custodian.fan_in_upper = len(set(racks))
     custodian.count = config.elements
     custodian.slots = config.slots

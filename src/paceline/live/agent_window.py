@@ -64,8 +64,8 @@ def end_round(loop: Loop, now_ns: int) -> None:
     window = next_window(sender.window, lost, results, rtt_ns, control.rtt_min_ns)
     sender.window = min(max(window, sender.window_min), sender.window_max)
     if rtt_ns > 0.0:
-        sender.reorder_rtts = min(max(1.25, 1.0 + 4.0 * sender.rttvar_ns / rtt_ns), 8.0)
-        patience_ns = min(max(4.0 * rtt_ns, _PATIENCE_MIN_NS), _PATIENCE_MAX_NS)
+        sender.reorder_rtts = min(max(1.5, 1.0 + 4.0 * sender.rttvar_ns / rtt_ns), 3.0)
+        patience_ns = min(max(2.0 * rtt_ns, _PATIENCE_MIN_NS), _PATIENCE_MAX_NS)
         loop.custodians.state[0].patience_ns = int(patience_ns)
     loop.counters[ROUNDS] += 1
     _begin_round(loop, control, sender)
