@@ -178,3 +178,23 @@ def assert_slots_held_once(scene: Scene) -> None:
     for times in held.values():
         for before, after in zip(sorted(times), sorted(times)[1:], strict=False):
             assert before[1] <= after[0]
+
+
+def guide_command(launcher: str) -> str:
+    """The command of the user guide for a launcher, as it stands there."""
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    (found,) = [line for line in guide.splitlines() if line.endswith(f"--launcher {launcher}")]
+    return found
+
+
+def run_guide_command(scene: Scene, launcher: str, env: Mapping[str, str] | None = None) -> None:
+    """The guide's command in a folder with the scene's files under the names that the guide uses."""
+    scene.jobs_file.rename(scene.folder / "jobs.toml")
+    scene.cluster_file.rename(scene.folder / "cluster.toml")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        guide_command(launcher), shell=True, cwd=scene.folder, env={**os.environ, "PATH": path, **(env or {})},
+        capture_output=True, text=True, timeout=2 * LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (scene.run_dir,) = (scene.folder / "runs").iterdir()

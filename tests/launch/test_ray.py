@@ -18,6 +18,7 @@ from tests.launch.scenes import (
     assert_ten_went_well,
     finish,
     kill,
+    run_guide_command,
     ten_jobs,
     wait_for,
 )  # fmt: skip
@@ -73,6 +74,13 @@ def rig() -> Iterator[Rig]:
 @pytest.fixture
 def address(rig: Rig) -> str:
     return str(rig.cluster.address)
+
+
+def test_the_guides_command(rig: Rig, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, SERVERS).job("a", 3).job("b", 1)
+    run_guide_command(scene, "ray", {"RAY_ADDRESS": rig.cluster.address})
+    assert scene.states() == {"a": "done", "b": "done"}
+    assert scene.starts() == {"a": 1, "b": 1}
 
 
 def test_ten_jobs_and_a_planner_killed_in_the_middle(rig: Rig, address: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.launch.scenes import (
     assert_ten_went_well,
     finish,
     kill,
+    run_guide_command,
     ten_jobs,
     wait_for,
 )  # fmt: skip
@@ -49,6 +50,14 @@ def test_ten_jobs_beside_one_that_is_not_ours(slurm: Slurm, tmp_path: Path) -> N
     (left,) = [job for job in commands.queue() if job.number == int(other)]
     assert (left.state, left.reason) == ("PENDING", "JobHeldUser")
     slurm.command("scancel", other)
+
+
+@needs_slurm
+def test_the_guides_command(slurm: Slurm, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, SERVERS).job("a", 3).job("b", 1)
+    run_guide_command(scene, "slurm")
+    assert scene.states() == {"a": "done", "b": "done"}
+    assert scene.starts() == {"a": 1, "b": 1}
 
 
 @needs_slurm

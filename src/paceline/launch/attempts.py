@@ -235,7 +235,9 @@ class Attempts:
         before, watched.progress = watched.progress, found
         if found.iteration is not None and found.rate and now - watched.renewed >= RENEW_S:
             # A plan's word is the model's; between two plans the job's own pace is nearer the truth.
-            watched.tell_remaining(watched.iterations_left(now) / found.rate, now)
+            remaining_s = watched.iterations_left(now) / found.rate
+            watched.tell_remaining(remaining_s, now)
+            self.store.update_job(watched.name, expected_end=now + remaining_s)
         with self.store.transaction():
             self.store.update_job(
                 watched.name, iteration=found.iteration, rate=found.rate, path=found.path, progress=found.all

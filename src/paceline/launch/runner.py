@@ -43,7 +43,7 @@ class Runner:
         self.down: dict[str, str] = {
             row["name"]: row["reason"] for row in store.servers() if row["state"] == "down"
         }
-        self._why = "the run begins"
+        self._why = "the run begins" if self.meta["state"] == "new" else "the run goes on"
         self._servers_at = 0.0
         self._lost = False
         self._unreachable_since: float | None = None
