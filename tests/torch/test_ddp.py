@@ -1,5 +1,6 @@
 """Priorities of DDP's buckets: nearer the input and less time left go first; the sums stay right."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paceline.torch.ddp import PriorityHook
-from tests.torch.ranks import run_ranks
+from tests.torch.ranks import Ranks, run_ranks
 
 HERE = "tests.torch.test_ddp"
 
@@ -56,3 +57,36 @@ def train_with_hook(rank: int) -> dict[str, Any]:
 def test_a_hook_gives_the_same_gradients(tmp_path: Path) -> None:
     for result in run_ranks(2, f"{HERE}:train_with_hook", tmp_path):
         assert result["hook"] == pytest.approx(result["plain"], rel=1e-6)
+
+
+def lose_a_rank(rank: int, hooked: bool) -> dict[str, Any]:
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import paceline.torch  # noqa: F401
+
+    dist.init_process_group("paceline")
+    parallel = DistributedDataParallel(torch.nn.Linear(8, 4))
+    if hooked:
+        parallel.register_comm_hook(None, PriorityHook(remaining_s=60))
+    for _ in range(3):  # the first ones also speak over Gloo, about the buckets
+        parallel(torch.ones(2, 8)).sum().backward()
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    try:
+        parallel(torch.ones(2, 8)).sum().backward()
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {"error": "none"}
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_lost_rank_is_an_error_of_backward(hooked: bool, tmp_path: Path) -> None:
+    """DDP waits for its futures in C++: an error that only Python knows would be taken for tensors there."""
+    with Ranks(2, f"{HERE}:lose_a_rank", tmp_path, hooked=hooked) as ranks:
+        assert ranks.processes[1].wait(100) == -9
+        assert ranks.processes[0].wait(100) == 0, ranks.log(0)
+    assert "rank 1" in json.loads((tmp_path / "result-0").read_text())["error"]

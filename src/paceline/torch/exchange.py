@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 import numpy.typing as npt
-from torch.distributed import DistBackendError
+from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
 from paceline.live.agent_handle import Handle
 from paceline.torch.agent_path import AgentPath, Ticket
@@ -183,6 +183,11 @@ class Exchange:
                 self._tick(time.monotonic())
             except PeerLostError as error:
                 self.end(error)
+            except (DistNetworkError, DistStoreError) as error:
+                if not self._closing:
+                    self.end(
+                        DistBackendError(f"the job's Store is gone, with the process that kept it: {error}")
+                    )
             except Exception as error:
                 if not self._closing:
                     self.end(DistBackendError(f"the exchange between workers failed: {error}"))

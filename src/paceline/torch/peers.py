@@ -94,6 +94,8 @@ class Peers:
     def bury(self, reason: str) -> None:
         """Tell everyone that a rank is gone, and raise."""
         tell_everyone(self._keys, reason)
+        # The Store may live in this process, and end with it: let the others hear first.
+        time.sleep(1.5 * BEAT_S)
         raise PeerLostError(reason)
 
 

@@ -24,6 +24,7 @@ class PacelineWork(_Work):  # type: ignore[misc]
         self._error: Exception | None = None
         self._event: threading.Event | None = None
         self._future: Any = None
+        self._shown: Any = None
         self._after: Callable[[], None] | None = None
 
     # --- for the reducers ----------------------------------------------------------------------------------
@@ -44,7 +45,7 @@ class PacelineWork(_Work):  # type: ignore[misc]
         if event is not None:
             event.set()
         if future is not None:
-            _fulfil(future, self._tensors, error)
+            future.set_result(None)
 
     # --- for torch -----------------------------------------------------------------------------------------
 
@@ -62,16 +63,25 @@ class PacelineWork(_Work):  # type: ignore[misc]
         return True
 
     def get_future(self) -> Any:
-        """A future of the tensors."""
+        """A future of the tensors.
+
+        Its error must be one for C++ too, where DDP waits: `set_exception` of a future in Python leaves a value there
+        that is taken for tensors. A callback that raises gives a real one.
+        """
         with self._lock:
-            if self._future is not None:
-                return self._future
+            if self._shown is not None:
+                return self._shown
             future: Any = Future()
-            self._future = future
-            ended, error = self._ended, self._error
+            self._future, self._shown = future, future.then(self._value)
+            ended = self._ended
         if ended:
-            _fulfil(future, self._tensors, error)
-        return future
+            future.set_result(None)
+        return self._shown
+
+    def _value(self, _ended: Any) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise _for_torch(self._error)
+        return self._tensors
 
     def is_completed(self) -> bool:
         return self._ended
@@ -92,10 +102,3 @@ class PacelineWork(_Work):  # type: ignore[misc]
 def _for_torch(error: Exception) -> Exception:
     """What a backend of torch raises."""
     return error if isinstance(error, DistBackendError) else DistBackendError(str(error))
-
-
-def _fulfil(future: Any, tensors: list[torch.Tensor], error: Exception | None) -> None:
-    if error is None:
-        future.set_result(tensors)
-    else:
-        future.set_exception(_for_torch(error))
