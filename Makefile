@@ -45,7 +45,7 @@ docs: $(STAMP)
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
-DEMO = --cluster examples/demo/cluster.toml --objective jct
+DEMO = --cluster examples/demo/cluster.toml
 
 demo: $(STAMP)
 	rm -rf out/demo
