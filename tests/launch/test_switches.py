@@ -68,6 +68,16 @@ def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path) -> None:
     assert later.folder != first.folder
 
 
+def test_what_is_held_for_milliseconds_shows_as_an_average(tmp_path: Path) -> None:
+    switch = switches.Switch(_store(tmp_path), "127.0.0.1:1", "")
+    figures = {"paceline_slots_used,shard=0": 0.0, switches.SLOT_SECONDS: 5.0}
+    assert switch._in_use(10.0, "a", figures) == 0.0
+    assert switch._in_use(12.0, "a", {**figures, switches.SLOT_SECONDS: 8.0}) == 1.5
+    # A switch that was restarted counts from nothing.
+    assert switch._in_use(14.0, "a", {**figures, switches.SLOT_SECONDS: 1.0}) == 0.0
+    assert switch._in_use(16.0, "a", {"paceline_slots_used,shard=0": 3.0}) == 3.0
+
+
 def test_a_switch_that_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did not start: no luck"):
         switches.start(

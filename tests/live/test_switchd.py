@@ -113,7 +113,12 @@ def test_a_job_that_falls_silent_is_evicted_and_its_aggregators_are_free() -> No
         workers = Workers([switch.port], [0, 0])
         workers.racks = [0]  # the second worker is gone: nothing can complete
         workers.run(20, until=lambda: switch.total("paceline_slots_used") > 0)
-        assert switch.total("paceline_slots_used") > 0
+        used = switch.total("paceline_slots_used")
+        assert used > 0
+        before = switch.total("paceline_slot_seconds_total")
+        time.sleep(0.2)
+        workers.run(20, until=lambda: switch.total("paceline_slot_seconds_total") > before)
+        assert switch.total("paceline_slot_seconds_total") >= before + 0.2 * used
         workers.close()
         deadline = time.monotonic() + 15
         while switch.switch.registry.jobs() and time.monotonic() < deadline:

@@ -27,6 +27,7 @@ READY_LIMIT_S = 300.0
 """The first switch on a machine compiles, on a busy one for minutes."""
 POLL_EVERY_S = 1.0
 SLOTS, PREEMPTIONS = "paceline_slots_used", "paceline_preemptions_total"
+SLOT_SECONDS = "paceline_slot_seconds_total"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -46,6 +47,7 @@ class Switch:
         self.store, self.address, self.token, self.folder = store, address, token, folder
         self._polled = 0.0
         self._silent = False
+        self._held: dict[str | None, tuple[float, float]] = {}
 
     def poll(self, now: float, tell: Callable[..., None]) -> None:
         """Write a sample of every job's figures, at most once a second; tell when it falls silent."""
@@ -65,9 +67,20 @@ class Switch:
         with self.store.transaction():
             for job, figures in samples_of(text).items():
                 self.store.insert(
-                    "switch_samples", time=now, job=job, slots_in_use=_sum(figures, SLOTS),
+                    "switch_samples", time=now, job=job, slots_in_use=self._in_use(now, job, figures),
                     preemptions=_sum(figures, PREEMPTIONS), figures=figures,
                 )  # fmt: skip
+
+    def _in_use(self, now: float, job: str | None, figures: dict[str, float]) -> float | None:
+        """Aggregators held, on average since the last sample: a glance would miss what lasts milliseconds."""
+        total = _sum(figures, SLOT_SECONDS)
+        if total is None:
+            return _sum(figures, SLOTS)
+        then, before = self._held.get(job, (now, total))
+        self._held[job] = (now, total)
+        if now <= then or total < before:
+            return _sum(figures, SLOTS)
+        return (total - before) / (now - then)
 
     def stop(self, limit_s: float = 15.0) -> None:
         """Stop the switch if it is ours."""

@@ -17,6 +17,11 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "paceline_evictions_total": ("counter", (), "jobs evicted because nobody renewed their lease"),
     "paceline_slots": ("gauge", ("shard",), "aggregators of a shard"),
     "paceline_slots_used": ("gauge", ("job", "name", "shard"), "aggregators that a job holds"),
+    "paceline_slot_seconds_total": (
+        "counter",
+        ("job", "name"),
+        "aggregators that a job held, times the seconds it held them",
+    ),
     "paceline_completions_total": ("counter", ("job", "name"), "sums that were completed in the switch"),
     "paceline_preemptions_total": (
         "counter",
@@ -81,6 +86,8 @@ def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator
     labels = (str(number), name)
     for k, shard in enumerate(shards):
         yield "paceline_slots_used", (*labels, str(k)), int(shard.switch.jobs[0, number].used)
+    held_ns = sum(int(shard.jobs[number].held_ns) for shard in shards)
+    yield "paceline_slot_seconds_total", labels, held_ns / 1e9
     for metric, counter in _BY_JOB.items():
         yield metric, labels, sum(int(shard.switch.counters[0, number, counter]) for shard in shards)
     for direction in ("in", "out"):

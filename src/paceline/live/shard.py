@@ -56,11 +56,23 @@ def run_shard(shard: Shard) -> None:
             wait(shard.waiter, HOLD_NS if late else FOREVER_NS, False)
             continue
         cells.batches += 1
+        _note_held(shard, time_ns)
         for i in range(segments):
             _serve(shard, i, time_ns)
         _send_all(shard)
         if shard.capture.cells[0].fd >= 0:
             pcap.write_out(shard.capture)
+
+
+@compiled_apart
+def _note_held(shard: Shard, time_ns: int) -> None:
+    """What each job has held since the batch before: only packets change it."""
+    elapsed_ns = time_ns - shard.cells[0].looked_ns
+    shard.cells[0].looked_ns = time_ns
+    for job in range(shard.jobs.shape[0] - 1):
+        entry = shard.jobs[job]
+        if entry.active != 0:
+            entry.held_ns += shard.switch.jobs[0, job].used * elapsed_ns
 
 
 @compiled_inner

@@ -115,9 +115,8 @@ def add_switch(page: Page, run: RunData, until_s: float | None = None) -> None:
         return
     page.figure(
         run_figures.memory(run, until_s),
-        "As the switch told once a second, by job. Aggregators are held for milliseconds where all workers come "
-        "together, so most looks find none: the chunks summed are counted and miss nothing. Preemption: a packet of "
-        "higher priority takes an aggregator.",
+        "By job, averages of a second: the switch counts how long each aggregator is held, and every chunk it sums. "
+        "Preemption: a packet of higher priority takes an aggregator.",
     )
     rows = []
     for job, uses in run.switch_use.items():
