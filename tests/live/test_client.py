@@ -17,6 +17,7 @@ class Told:
         self.ports: list[tuple[int, ...]] = []
         self.suspicions = 0
         self.uses_switch = True
+        self.epoch = 0
 
     def use_switch(self, host: str, ports: tuple[int, ...]) -> None:
         self.ports.append(tuple(ports))

@@ -36,6 +36,7 @@ def test_variables(tmp_path: Path) -> None:
         ("PACELINE_HOST_REDUCE", "maybe"),
         ("PACELINE_REMAINING_S", "-1"),
         ("PACELINE_SLOTS_MAX", "1.5"),
+        ("PACELINE_STRAGGLER", "both"),
         ("PACELINE_TOKEN_FILE", "/no"),
     ],
 )

@@ -196,6 +196,11 @@ class Agent:
         """Do contributions go by the switch now?"""
         return int(self._control.path) == BY_SWITCH
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that this worker sends in; every change of roles begins one."""
+        return int(self._loop.senders.state[0].epoch)
+
     # --- the switch ------------------------------------------------------------------------------------------
 
     def use_switch(self, host: str, ports: Sequence[int]) -> None:
@@ -229,7 +234,7 @@ class Agent:
         return describe_status(self.config, self._loop, list(self._notifier.events))
 
     def on_event(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Call `callback({"time", "event", "reason", ...})` on each change of path and each failure."""
+        """Call `callback({"time", "event", "reason", ...})` on each change of path or roles, each failure."""
         self._notifier.listen(callback)
 
     def close(self, linger_s: float | None = None) -> None:

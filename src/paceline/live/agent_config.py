@@ -15,6 +15,7 @@ Address = tuple[str, int]
 """An IPv4 address as text, and a UDP port."""
 
 KEY_BYTES = 16
+STRAGGLER_MODES = ("off", "custody")
 ELEMENTS_OF_MTU = {1500: 352, 9000: MAX_ELEMENTS, 65536: MAX_ELEMENTS}
 """Elements of a chunk that fill one packet, by the path MTU."""
 
@@ -63,6 +64,18 @@ class AgentConfig:
     """Reductions under way at a time; a further `submit` waits."""
     linger_s: float = 1.0
     """How long a closing agent still answers others that lack a result."""
+    straggler: str = "off"
+    """"custody": leading workers go on without a straggling one, and keep what waits for it; all workers the same."""
+    straggler_theta_bytes: int = 1 << 20
+    """A worker is behind when it lags the leaders' median by more than this."""
+    straggler_window_s: float = 0.1
+    """How often progress is looked at."""
+    straggler_windows: int = 2
+    """Behind for so many windows in a row, it straggles."""
+    straggler_clean: int = 2
+    """It leads again after so many iterations without being behind."""
+    budget_bytes: int = 8 << 20
+    """Custody: the most that a leader has sent and that has no result yet. An agent keeps four times this."""
     name: str = field(default="")
     """For log lines."""
 
@@ -85,6 +98,17 @@ class AgentConfig:
         _require(self.timeout_s > 0, "timeout_s", "above 0")
         _require(self.switch is None or len(self.switch[1]) > 0, "switch", "at least one port")
         _require(self.policy != "switchml" or self.switch is not None, "switch", "needed by switchml")
+        _require(self.straggler in STRAGGLER_MODES, "straggler", "one of " + ", ".join(STRAGGLER_MODES))
+        _require(
+            self.straggler == "off" or self.policy != "switchml",
+            "straggler",
+            '"off" under switchml, which has no custodians',
+        )
+        _require(self.straggler_theta_bytes > 0, "straggler_theta_bytes", "above 0")
+        _require(self.straggler_window_s > 0, "straggler_window_s", "above 0")
+        _require(self.straggler_windows >= 1, "straggler_windows", "at least 1")
+        _require(self.straggler_clean >= 1, "straggler_clean", "at least 1")
+        _require(self.budget_bytes > 0, "budget_bytes", "above 0")
 
 
 def _require(holds: bool, field_name: str, what: str) -> None:

@@ -10,6 +10,7 @@ from paceline.dataplane.sender import NEVER_NS
 from paceline.live.agent_paths import custodian_round, take_leave, take_wish, watch_deadline, watch_switch
 from paceline.live.agent_receive import take_segment
 from paceline.live.agent_results import take_tasks
+from paceline.live.agent_roles import watch_workers
 from paceline.live.agent_send import BATCH, pump
 from paceline.live.agent_state import SEND_BLOCKED, WAITS, Loop
 from paceline.live.agent_window import end_round
@@ -62,6 +63,8 @@ def run_timers(loop: Loop, time_ns: int) -> int:
     if loop.custodians.state[0].timer_ns <= time_ns:
         custodian_round(loop, time_ns)
     wake_ns = min(watch_switch(loop, time_ns), watch_deadline(loop, time_ns))
+    if loop.roles.watch[0].watches != 0:
+        wake_ns = min(wake_ns, watch_workers(loop, time_ns))
     if control.closing != 0:
         wake_ns = min(wake_ns, take_leave(loop, time_ns))
     return int(min(wake_ns, sender.timer_ns, loop.custodians.state[0].timer_ns))

@@ -13,10 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from paceline.dataplane.straggler import ROLE_NAMES, Detection, explain
 from paceline.live.agent_state import (
     CLOSED,
     DISAGREED,
+    EVENT_EPOCH,
+    EVENT_LEADS_AGAIN,
     EVENT_PATH,
+    EVENT_STRAGGLES,
     EVENTS_KEPT,
     PATH_NAMES,
     REASONS,
@@ -109,21 +113,44 @@ class Notifier:
         control = self._loop.control[0]
         self._seen = max(self._seen, int(control.events) - EVENTS_KEPT)
         while self._seen < int(control.events):
-            event = self._describe(self._loop.events[self._seen % EVENTS_KEPT])
+            event = self._describe(self._seen % EVENTS_KEPT)
             self._seen += 1
             self.events.append(event)
             news.append(event)
             log.warning("%s", event["text"])
         return news
 
-    def _describe(self, event: Any) -> dict[str, Any]:
+    def _describe(self, at: int) -> dict[str, Any]:
+        event = self._loop.events[at]
         moment = time.time() - (time.monotonic_ns() - int(event.time_ns)) / 1e9
         if int(event.code) == EVENT_PATH:
             path, reason = PATH_NAMES[int(event.value)], REASONS[int(event.reason)]
             text = f"{self._name}: contributions now go by the {path}: {reason}"
             return {"time": moment, "event": "path", "path": path, "reason": reason, "text": text}
+        if int(event.code) in (EVENT_STRAGGLES, EVENT_LEADS_AGAIN, EVENT_EPOCH):
+            return {"time": moment, **self._describe_role(int(event.code), int(event.value), at)}
         reason = FAILURE_NAMES.get(int(event.value), "failed")
         return {"time": moment, "event": "failed", "reason": reason, "text": self._explain()}
+
+    def _describe_role(self, code: int, value: int, at: int) -> dict[str, Any]:
+        """In the simulator's words: who straggles or leads again and why; who completes sums in an epoch."""
+        said = self._loop.roles.said[at]
+        if code == EVENT_EPOCH:
+            leaders = workers_in(int(said.leaders))
+            what = "all workers complete sums"
+            if leaders:
+                what = f"workers {', '.join(map(str, leaders))} complete sums without the others"
+            reason = f"epoch {value}: {what}"
+            return {"event": "epoch", "epoch": value, "reason": reason, "text": f"{self._name}: {reason}"}
+        figures = (int(said.median), int(said.median_computed))
+        reason = explain(Detection({value: said}, self._loop.roles.detection.options, figures), value)
+        kind = "leads again" if code == EVENT_LEADS_AGAIN else ROLE_NAMES[int(said.role)]
+        return {"event": kind, "worker": value, "reason": reason, "text": f"{self._name}: {reason}"}
+
+
+def workers_in(mask: int) -> list[int]:
+    """The workers of a mask."""
+    return [worker for worker in range(mask.bit_length()) if mask >> worker & 1]
 
 
 def _run_safely(call: Callable[[], None]) -> None:

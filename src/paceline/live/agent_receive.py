@@ -13,6 +13,7 @@ from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import (
     ACK,
     ANSWER,
+    FLUSH,
     HEADER_BYTES,
     OK,
     PARTIAL,
@@ -22,17 +23,20 @@ from paceline.dataplane.wire import (
     decode_at,
 )
 from paceline.live.agent_results import take_result
+from paceline.live.agent_roles import COORDINATOR, REPORT_OFFER, ROLE_OFFER, hear_role, take_report
 from paceline.live.agent_send import (
     HAS,
     LEAVES,
     acknowledge,
     give_result,
     send_answer,
+    send_small,
     take_partial,
     tell_done,
 )
 from paceline.live.agent_state import (
     ANSWERS,
+    COUNT_UNKNOWN,
     DROP_CHUNK,
     DROP_COUNT,
     DROP_EPOCH,
@@ -77,7 +81,7 @@ def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
     payload = loop.inbox.cells[0].buffer + segment.start + HEADER_BYTES
     if control.source_shard >= 0:
         loop.shard_heard[control.source_shard] = now_ns
-    elif packet.kind != RESULT and packet.kind != ACK:
+    elif packet.kind != RESULT and packet.kind != ACK and not (packet.kind == PULL and packet.flag & FLUSH):
         loop.peer_direct[control.source_peer] = now_ns
     if packet.kind == RESULT:
         take_result(loop, packet, payload, now_ns)
@@ -109,7 +113,7 @@ def _is_possible(loop: Loop, packet: Any) -> bool:
     if packet.worker >= control.workers or packet.custodian >= control.workers:
         loop.counters[DROP_WORKER] += 1
         return False
-    if packet.epoch > sender.epoch + _EPOCHS_AHEAD:
+    if packet.epoch > sender.epoch + _EPOCHS_AHEAD and packet.kind != ACK:
         loop.counters[DROP_EPOCH] += 1
         return False
     if packet.count > control.elements:
@@ -144,9 +148,23 @@ def _take_other(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
         sending.handle_ack(loop.senders, 0, packet, now_ns)
     elif kind == ACK and control.source_peer >= 0:
         peer = control.source_peer
+        if packet.offer >= REPORT_OFFER:
+            _take_role_news(loop, packet, peer, now_ns)
+            return
         loop.peer_done[peer] = max(loop.peer_done[peer], packet.chunk)
         if packet.offer == LEAVES:
             tell_done(loop, peer, HAS)
+    else:
+        loop.counters[DROP_KIND] += 1
+
+
+@compiled_apart
+def _take_role_news(loop: Loop, packet: Any, peer: int, now_ns: int) -> None:
+    watch = loop.roles.watch[0]
+    if packet.offer == REPORT_OFFER and watch.watches != 0:
+        take_report(loop, packet, peer)
+    elif packet.offer == ROLE_OFFER and watch.helps != 0 and peer == COORDINATOR:
+        hear_role(loop, packet, now_ns)
     else:
         loop.counters[DROP_KIND] += 1
 
@@ -158,17 +176,22 @@ def _at_custodian(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
     if packet.kind == QUERY:
         payload = loop.control[0].staging
         lanes = loop.control[0].elements
+        if entry.chunk < packet.chunk:
+            # It is opened without a contribution that would tell.
+            loop.counts[at] = COUNT_UNKNOWN
     else:
         lanes = packet.count
-        if entry.chunk == packet.chunk and entry.state != custody.ABSENT:
-            if loop.counts[at] != packet.count:
-                loop.counters[DROP_COUNT] += 1
-                return
-        elif entry.chunk < packet.chunk:
+        known = entry.chunk == packet.chunk and entry.state != custody.ABSENT
+        if known and loop.counts[at] != packet.count and loop.counts[at] != COUNT_UNKNOWN:
+            loop.counters[DROP_COUNT] += 1
+            return
+        if entry.chunk <= packet.chunk:
             loop.counts[at] = packet.count
     verdict = take_partial(loop.custodians, packet, payload, lanes, now_ns)
     if verdict == custody.ACKNOWLEDGE:
         acknowledge(loop, packet, now_ns)
+    elif verdict == custody.UNICAST and packet.kind != RESULT:
+        send_small(loop.out, packet, loop.peers[packet.worker])
     elif verdict != custody.NOTHING:
         give_result(loop, packet, payload, verdict == custody.UNICAST, now_ns)
 
@@ -178,7 +201,8 @@ def asked(loop: Loop, packet: Any, now_ns: int) -> None:
     """A custodian pulls: it gets the result if it is here, else our contribution again."""
     control = loop.control[0]
     loop.counters[PULLS_HEARD] += 1
-    if packet.chunk >= control.missing_chunk or now_ns - control.missing_ns > 1_000_000_000:
+    newer = packet.chunk >= control.missing_chunk or now_ns - control.missing_ns > 1_000_000_000
+    if newer and packet.flag & FLUSH == 0:
         control.missing = packet.mask & control.all_workers
         control.missing_chunk = packet.chunk
         control.missing_ns = now_ns

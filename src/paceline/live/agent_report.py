@@ -21,7 +21,7 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
     """Everything a user may want to see of an agent, as plain values."""
     control, sender = loop.control[0], loop.senders.state[0]
     counters = {name: int(value) for name, value in zip(COUNTER_NAMES, loop.counters, strict=True)}
-    for name in ("sent", "resent", "timeouts"):
+    for name in ("sent", "resent", "timeouts", "credits", "queries"):
         counters[name] = int(sender[name])
     custodian = dict(zip(CUSTODIAN_COUNTERS, (int(x) for x in loop.custodians.counters[0]), strict=True))
     return {
@@ -35,6 +35,7 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
         "rtt_us": float(sender.srtt_ns) / 1e3,
         "rtt_variation_us": float(sender.rttvar_ns) / 1e3,
         "epoch": int(sender.epoch),
+        "straggler": _describe_roles(config, loop),
         "counters": counters,
         "custodian": custodian,
         "packets": {
@@ -45,6 +46,18 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
             "send_errors": int(loop.outbox.cells[0].errors),
         },
         "events": events,
+    }
+
+
+def _describe_roles(config: AgentConfig, loop: Loop) -> dict[str, Any]:
+    """Who leads and who straggles, as far as this worker has been told."""
+    leaders = int(loop.senders.state[0].leaders)
+    every = range(config.workers)
+    return {
+        "mode": config.straggler,
+        "helping": leaders != 0,
+        "leaders": [worker for worker in every if leaders == 0 or leaders >> worker & 1],
+        "stragglers": [worker for worker in every if leaders != 0 and not leaders >> worker & 1],
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.auth import seal
-from paceline.dataplane.bits import NO_BITS
+from paceline.dataplane.bits import NO_BITS, popcount
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.custodian_state import Custodians
 from paceline.dataplane.wire import (
@@ -21,12 +21,14 @@ from paceline.dataplane.wire import (
     MAGIC,
     PARTIAL,
     QUERY,
+    RESULT,
     VERSION,
     encode_at,
 )
 from paceline.live.agent_results import locate, take_result
 from paceline.live.agent_state import (
     BY_SWITCH,
+    COUNT_UNKNOWN,
     NO_ROOM,
     PARTIALS_DIRECT,
     PINGS,
@@ -100,9 +102,10 @@ def send_small(out: Out, packet: Any, destination: Any) -> None:
 
 
 @compiled_apart
-def _send_query(loop: Loop, packet: Any, start: int) -> None:
-    """A question to a custodian elsewhere; the own one needs none: its results are taken as they are made."""
+def _send_query(loop: Loop, packet: Any, start: int, now_ns: int) -> None:
+    """A question to a custodian; the own one is asked at once."""
     if packet.custodian == loop.control[0].worker:
+        _ask_own(loop, packet, now_ns)
         return
     length = finish(loop.out, packet, start)
     if loop.control[0].path == BY_SWITCH:
@@ -112,16 +115,37 @@ def _send_query(loop: Loop, packet: Any, start: int) -> None:
 
 
 @compiled_apart
+def _ask_own(loop: Loop, packet: Any, now_ns: int) -> None:
+    """The own custodian has the result (its copy for us was lost), counts our contribution, or lacks it."""
+    at = packet.chunk % loop.counts.shape[0]
+    if loop.custodians.chunks[0, at].chunk < packet.chunk:
+        loop.counts[at] = COUNT_UNKNOWN
+    staging = loop.control[0].staging
+    if take_partial(loop.custodians, packet, staging, loop.control[0].elements, now_ns) == custody.NOTHING:
+        return
+    if packet.kind == RESULT:
+        packet.count = loop.counts[at]
+        take_result(loop, packet, staging, now_ns)
+    elif packet.kind == ACK:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
+    else:
+        sending.handle_pull(loop.senders, 0, packet)
+
+
+@compiled_apart
 def acknowledge(loop: Loop, packet: Any, now_ns: int) -> None:
     """A custodian's receipt for the workers in the packet's mask: they look for their own bit."""
     control = loop.control[0]
-    if control.path == BY_SWITCH:
+    by_switch = control.path == BY_SWITCH
+    if by_switch:
         send_small(loop.out, packet, shard_of(loop, packet.chunk))
-        return
+    one = popcount(packet.mask) == 1
     for peer in range(control.workers):
-        if peer != control.worker:
+        direct = not by_switch or now_ns - loop.peer_direct[peer] < _DIRECT_NS
+        if peer != control.worker and direct and (peer == packet.worker or not one):
             send_small(loop.out, packet, loop.peers[peer])
-    sending.handle_ack(loop.senders, 0, packet, now_ns)
+    if not by_switch:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
 
 
 @compiled_apart
@@ -142,6 +166,9 @@ def _send_partial(loop: Loop, packet: Any, start: int, payload: int, now_ns: int
     loop.counts[packet.chunk % loop.counts.shape[0]] = packet.count
     verdict = take_partial(loop.custodians, packet, payload, packet.count, now_ns)
     if verdict == custody.NOTHING:
+        return
+    if packet.kind == ACK:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
         return
     # The result stands where the contribution was written.
     packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
@@ -170,7 +197,7 @@ def pump(loop: Loop, now_ns: int) -> int:
             leaders = loop.senders.state[0].leaders
             packet.custodian = custody.custodian_for(packet.chunk, control.workers, leaders, packet.epoch)
         if packet.kind == QUERY:
-            _send_query(loop, packet, start)
+            _send_query(loop, packet, start, now_ns)
             continue
         place = loop.places[packet.chunk % loop.places.shape[0]]
         if place.chunk != packet.chunk:
@@ -215,7 +242,7 @@ def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int)
 
 
 @compiled_apart
-def _blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
+def blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
     """A packet without payload from this worker, to nobody yet."""
     sender = loop.senders.state[0]
     packet.magic = MAGIC
@@ -250,7 +277,7 @@ def ping_switch(loop: Loop) -> None:
         start = make_room(loop.out, HEADER_BYTES)
         if start < 0:
             return
-        _blank(loop, packet, QUERY, 0)
+        blank(loop, packet, QUERY, 0)
         if dispatch(loop.out, start, finish(loop.out, packet, start), loop.switch[shard]):
             loop.counters[PINGS] += 1
 
@@ -261,7 +288,7 @@ def tell_done(loop: Loop, peer: int, says: int) -> None:
     start = make_room(loop.out, HEADER_BYTES)
     if start >= 0:
         packet = loop.packets[2]
-        _blank(loop, packet, ACK, loop.senders.state[0].oldest)
+        blank(loop, packet, ACK, loop.senders.state[0].oldest)
         packet.offer = says
         packet.custodian = peer
         dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[peer])

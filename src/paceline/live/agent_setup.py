@@ -9,7 +9,8 @@ from paceline.dataplane.sender import start
 from paceline.dataplane.wire import HEADER_BYTES
 from paceline.errors import UserError
 from paceline.live.agent_config import AgentConfig
-from paceline.live.agent_state import BY_CUSTODIANS, BY_SWITCH, SHARDS_MAX, Loop, new_loop
+from paceline.live.agent_roles_state import Roles, new_roles
+from paceline.live.agent_state import BY_CUSTODIANS, BY_SWITCH, EVENTS_KEPT, SHARDS_MAX, Loop, new_loop
 from paceline.live.sockets import pack_address, resolve
 from paceline.live.waiting import new_waiter
 
@@ -18,6 +19,8 @@ RTO_MAX_NS = 2_000_000_000
 RTO_START_NS = 200_000_000
 _PATIENCE_NS = 20_000_000
 _PATIENCE_MAX_NS = 2_000_000_000
+_HELP_PATIENCE_NS = 200_000_000
+"""Sums that wait for a straggler need not be asked for at once."""
 _REORDER_CHUNKS = 64
 """Shards and GRO change the order by up to this many chunks."""
 _SPAN_MIN = 64
@@ -34,12 +37,35 @@ def build(config: AgentConfig, fd: int) -> Loop:
         window = min(window, config.slots, _SPAN_MAX // 4) if config.switch else min(window, _SPAN_MAX // 4)
         # Room behind a chunk that is late, so that one loss does not stop the stream.
         span = max(_SPAN_MIN, 1 << (4 * window - 1).bit_length())
+    chunk_bytes = HEADER_BYTES + 4 * config.elements
+    budget = 0
+    if config.straggler != "off":
+        # Less than the window would hold leaders back further than no help does.
+        budget = min(max(config.budget_bytes // chunk_bytes, window), _SPAN_MAX)
+        span = max(span, 1 << (budget - 1).bit_length())
     racks = list(config.racks) or [0] * config.workers
-    loop = new_loop(config.tensors_max, span, config.elements, max(racks) + 1, config.workers, new_waiter(fd))
+    roles = _new_roles(config, racks, chunk_bytes)
+    loop = new_loop(
+        config.tensors_max, span, config.elements, max(racks) + 1, config.workers, new_waiter(fd), roles
+    )
     _fill_control(loop, config, pool)
     _fill_sender(loop, config, racks, span, window, pool)
     _fill_custodian(loop, config, racks, pool)
+    loop.senders.state[0].budget = budget
     return loop
+
+
+def _new_roles(config: AgentConfig, racks: list[int], chunk_bytes: int) -> Roles:
+    theta = max(1, config.straggler_theta_bytes // chunk_bytes)
+    windows, clean = config.straggler_windows, config.straggler_clean
+    roles = new_roles(config.workers, EVENTS_KEPT, theta, windows, clean)
+    roles.racks[:] = racks
+    watch = roles.watch[0]
+    watch.helps = int(config.straggler != "off")
+    watch.watches = int(watch.helps and config.worker == 0 and config.workers > 1)
+    watch.window_ns = max(1_000_000, int(config.straggler_window_s * 1e9))
+    watch.patience_ns = _HELP_PATIENCE_NS
+    return roles
 
 
 def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from paceline.dataplane.custodian_state import Custodians, new_custodians
 from paceline.dataplane.sender import Senders, new_senders
 from paceline.dataplane.wire import ERROR_NAMES, new_packets
+from paceline.live.agent_roles_state import Roles
 from paceline.live.libc import address_of
 from paceline.live.tensors_layout import LAYOUT, PLACE
 from paceline.live.udp import Inbox, Outbox, new_inbox, new_outbox
@@ -32,6 +33,9 @@ CLOSED = 4
 
 EVENT_PATH = 1
 EVENT_FAILED = 2
+EVENT_STRAGGLES = 3
+EVENT_LEADS_AGAIN = 4
+EVENT_EPOCH = 5
 EVENTS_KEPT = 64
 BECAUSE_SILENT = 1
 BECAUSE_ASKED = 2
@@ -43,6 +47,7 @@ WISH_CUSTODIANS = 2
 WISH_PROBE = 4
 
 EXPONENT_UNKNOWN = 9999
+COUNT_UNKNOWN = -1
 SHARDS_MAX = 64
 
 _COUNTERS = (
@@ -67,6 +72,8 @@ _COUNTERS = (
     "tensors",
     "rounds",
     "waits",
+    "reports",
+    "role_changes",
 )
 COUNTER_NAMES = _COUNTERS + tuple(f"drop_{name.replace(' ', '_')}" for name in ERROR_NAMES[1:])
 (
@@ -91,6 +98,8 @@ COUNTER_NAMES = _COUNTERS + tuple(f"drop_{name.replace(' ', '_')}" for name in E
     TENSORS,
     ROUNDS,
     WAITS,
+    REPORTS,
+    ROLE_CHANGES,
 ) = range(len(_COUNTERS))
 DROP_HEADER = len(_COUNTERS) - 1
 """Plus the decoder's error code, which is at least 1."""
@@ -212,6 +221,7 @@ class Loop(NamedTuple):
     peer_done: Any
     counters: Any
     events: Any
+    roles: Roles
     one: Any
     inbox: Inbox
     outbox: Outbox
@@ -223,7 +233,9 @@ def _records(count: int, dtype: np.dtype[np.void]) -> Any:
     return np.zeros(count, dtype=dtype).view(np.recarray)
 
 
-def new_loop(tensors: int, span: int, elements: int, racks: int, workers: int, waiter: Waiter) -> Loop:
+def new_loop(
+    tensors: int, span: int, elements: int, racks: int, workers: int, waiter: Waiter, roles: Roles
+) -> Loop:
     """Everything blank, the addresses that compiled code needs filled in."""
     control = _records(1, CONTROL)
     counters = np.zeros(len(COUNTER_NAMES), dtype=np.int64)
@@ -247,6 +259,7 @@ def new_loop(tensors: int, span: int, elements: int, racks: int, workers: int, w
         peer_done=np.full(workers, -1, dtype=np.int64),
         counters=counters,
         events=_records(EVENTS_KEPT, EVENT),
+        roles=roles,
         one=np.ones(1, dtype=np.uint64),
         inbox=new_inbox(),
         outbox=outbox,

@@ -50,7 +50,7 @@ def end_round(loop: Loop, now_ns: int) -> None:
     sender = loop.senders.state[0]
     if sender.highest_done < control.round_end or control.pool != 0:
         return
-    results = loop.counters[RESULTS] - control.round_results
+    results = loop.counters[RESULTS] + sender.credits - control.round_results
     timeouts = sender.timeouts - control.round_timeouts
     lost = max(0, sender.resent - control.round_resent - timeouts)
     if 2 * timeouts < results:
@@ -66,6 +66,8 @@ def end_round(loop: Loop, now_ns: int) -> None:
     if rtt_ns > 0.0:
         sender.reorder_rtts = min(max(1.5, 1.0 + 4.0 * sender.rttvar_ns / rtt_ns), 3.0)
         patience_ns = min(max(2.0 * rtt_ns, _PATIENCE_MIN_NS), _PATIENCE_MAX_NS)
+        if sender.custody != 0:
+            patience_ns = max(patience_ns, loop.roles.watch[0].patience_ns)
         loop.custodians.state[0].patience_ns = int(patience_ns)
     loop.counters[ROUNDS] += 1
     _begin_round(loop, control, sender)
@@ -74,6 +76,6 @@ def end_round(loop: Loop, now_ns: int) -> None:
 @compiled_inner
 def _begin_round(loop: Loop, control: Any, sender: Any) -> None:
     control.round_end = sender.next
-    control.round_results = loop.counters[RESULTS]
+    control.round_results = loop.counters[RESULTS] + sender.credits
     control.round_timeouts = sender.timeouts
     control.round_resent = sender.resent

@@ -191,6 +191,9 @@ class SwitchUser(Protocol):
     @property
     def uses_switch(self) -> bool: ...
 
+    @property
+    def epoch(self) -> int: ...
+
     def use_switch(self, host: str, ports: tuple[int, ...]) -> None: ...
 
     def suspect_switch(self, reason: str = "") -> None: ...
@@ -245,7 +248,7 @@ class Membership:
             if settled and self.control.renew(self.admission):
                 self.control.bind(self.admission, self.worker, self.address)
                 return True
-            admission = self.control.readmit(self.admission)
+            admission = self.control.readmit(self.admission, self._agent.epoch)
             self.control.bind(admission, self.worker, self.address)
         except ControlError as error:
             if not self.last_error:

@@ -179,8 +179,12 @@ class Registry:
         with self.lock:
             self._still(job)
             self._all(bind)
+            known = job.addresses.get(worker) == address
             job.addresses[worker] = address
             job.renewed_ns = time.monotonic_ns()
+        if known:
+            # Workers bind again with every lease; only news are told.
+            return
         host, port = unpack_address(address)
         self._events(
             "bound",

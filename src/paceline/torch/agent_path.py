@@ -38,6 +38,8 @@ class Ticket:
     """32-bit integers of a chunk."""
     wanted: bool = True
     """Whether there should be one."""
+    straggler: str = "off"
+    """Whether leading workers help a straggling one: the first worker decides for all."""
 
 
 def own_address(settings: Settings, master: str) -> tuple[str, int]:
@@ -58,7 +60,7 @@ def take_ticket(settings: Settings, name: str, workers: int, elements: int) -> T
     """Ask the switch for a place; without one, custodians do everything. A refusal is a mistake to be told."""
     job, key = secrets.randbelow(1 << 16), secrets.token_hex(16)
     if not settings.switch:
-        return Ticket(job, key, "", "PACELINE_SWITCH is not set", elements, wanted=False)
+        return Ticket(job, key, "", "PACELINE_SWITCH is not set", elements, False, settings.straggler)
     control = ControlPlane.parse(settings.switch, settings.token)
     warm_up()  # a first start compiles for longer than a lease lasts
     try:
@@ -68,9 +70,13 @@ def take_ticket(settings: Settings, name: str, workers: int, elements: int) -> T
     except ControlError as error:
         if error.status:
             raise UserError(str(error), place="PACELINE_SWITCH") from error
-        return Ticket(job, key, "", str(error), elements)
+        return Ticket(job, key, "", str(error), elements, True, settings.straggler)
+    if settings.straggler != "off" and admission.policy == "switchml":
+        control.leave(admission)
+        raise UserError("the switch runs switchml, which has no custodians", place="PACELINE_STRAGGLER")
     narrow = min(elements, admission.elements)
-    return Ticket(admission.job, admission.key.hex(), admission.to_json(), "", narrow)
+    key = admission.key.hex()
+    return Ticket(admission.job, key, admission.to_json(), "", narrow, True, settings.straggler)
 
 
 class AgentPath:
@@ -124,6 +130,7 @@ class AgentPath:
             "elements": self.ticket.elements,
             "timeout_s": self._timeout_s + _GRACE_S,
             "name": self._name,
+            "straggler": self.ticket.straggler,
         }
         if self.ticket.admission:
             admission = Admission.from_json(self.ticket.admission)

@@ -11,6 +11,7 @@
 | `PACELINE_REMAINING_S` | the time the job still needs, for its priority |
 | `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |
 | `PACELINE_PRIORITY_MAX`, `PACELINE_SLOTS_MAX` | what to ask for at admission |
+| `PACELINE_STRAGGLER` | `custody`: leading workers go on without a straggling one; the first worker's counts |
 """
 
 import os
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import UserError
+from paceline.live.agent_config import STRAGGLER_MODES
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Settings:
     remaining_file: str = ""
     priority_max: int | None = None
     slots_max: int | None = None
+    straggler: str = "off"
 
 
 def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
@@ -50,6 +53,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         remaining_file=env.get("PACELINE_REMAINING_FILE", ""),
         priority_max=_whole(env, "PACELINE_PRIORITY_MAX"),
         slots_max=_whole(env, "PACELINE_SLOTS_MAX"),
+        straggler=_straggler(env),
     )
 
 
@@ -61,6 +65,13 @@ def _token(env: Mapping[str, str]) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", place="PACELINE_TOKEN_FILE") from error
+
+
+def _straggler(env: Mapping[str, str]) -> str:
+    mode = env.get("PACELINE_STRAGGLER", "").strip() or "off"
+    if mode not in STRAGGLER_MODES:
+        raise UserError(f'"{mode}" is none of {", ".join(STRAGGLER_MODES)}', place="PACELINE_STRAGGLER")
+    return mode
 
 
 def _flag(env: Mapping[str, str], name: str, default: bool) -> bool:

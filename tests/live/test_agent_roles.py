@@ -1,0 +1,274 @@
+"""Help for stragglers, live: a late worker holds no aggregator, leaders run ahead, and sums stay what they are.
+
+Nothing here depends on how fast the machine is: the late worker waits until the others have noticed it.
+"""
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.dataplane import auth, wire
+from paceline.errors import UserError
+from paceline.live.agent import Agent, open_socket
+from paceline.live.agent_config import AgentConfig
+from paceline.live.agent_handle import ReductionError
+from paceline.live.agent_roles import REPORT_OFFER, ROLE_OFFER
+from tests.live.agents import KEY, WAIT_S, Job, RunningSwitch, job_of, running_switch
+
+WORKERS = 3
+ELEMENTS = 352
+CHUNK_BYTES = wire.HEADER_BYTES + 4 * ELEMENTS
+CHUNKS = 200
+THETA = 20
+CUSTODY: dict[str, Any] = {
+    "straggler": "custody",
+    "straggler_theta_bytes": THETA * CHUNK_BYTES,
+    "straggler_window_s": 0.05,
+    "budget_bytes": 2 * CHUNKS * CHUNK_BYTES,
+    # A window much smaller than a tensor: without credit, leaders would stand still.
+    "window_bytes": 32 * CHUNK_BYTES,
+    "silence_s": 60.0,
+}
+FAULTS = {"drop": 0.02, "duplicate": 0.02, "reorder": 0.02}
+
+
+def _integers(chunks: int, seed: int) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    # Not a multiple of a packet: the last chunk is shorter than the others.
+    return [
+        rng.integers(-(1 << 31), 1 << 31, chunks * ELEMENTS - 100, dtype=np.int32) for _ in range(WORKERS)
+    ]
+
+
+def _sum(arrays: list[Any]) -> Any:
+    return np.sum([array.astype(np.int64) for array in arrays], axis=0).astype(np.int32)
+
+
+def _until(holds: Callable[[], bool], what: str, within_s: float = 120.0) -> None:
+    end = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def _straggles(job: Job, late: int) -> Callable[[], bool]:
+    return lambda: all(agent.status()["straggler"]["stragglers"] == [late] for agent in job.agents)
+
+
+def _counter(job: Job, worker: int, name: str) -> int:
+    return int(job.agents[worker].status()["counters"][name])
+
+
+def _used(switch: RunningSwitch, job: Job) -> int:
+    number = job.agents[0].config.job
+    return sum(int(thread.shard.switch.jobs[0, number].used) for thread in switch.switch.threads)
+
+
+def _reduce_with_a_late_worker(job: Job, late: int, seed: int, ahead: Callable[[], bool]) -> None:
+    """One iteration in which a worker comes only when the others have sent everything without it."""
+    arrays = _integers(CHUNKS, seed)
+    expected = _sum(arrays)
+    early = [worker for worker in range(WORKERS) if worker != late]
+    handles = [job.agents[worker].submit(arrays[worker]) for worker in early]
+    _until(_straggles(job, late), f"worker {late} is noticed")
+    _until(ahead, "the leaders run ahead")
+    assert not any(handle.done() for handle in handles)
+    handles.append(job.agents[late].submit(arrays[late]))
+    for handle in handles:
+        handle.wait(WAIT_S)
+    for array in arrays:
+        assert array.tobytes() == expected.tobytes()
+
+
+def _reduce_until_all_lead(job: Job) -> None:
+    """Iterations so small that nobody can be behind in them."""
+    end = time.monotonic() + 120
+    seed = 1000
+    while any(agent.status()["straggler"]["helping"] for agent in job.agents):
+        assert time.monotonic() < end, "everyone leads again"
+        arrays = _integers(THETA // 2, seed)
+        expected = _sum(arrays)
+        for result in job.reduce(arrays):
+            assert result.tobytes() == expected.tobytes()
+        seed += 1
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("policy", ["esa", "atp"])
+@pytest.mark.parametrize("late", [2, 0])
+def test_a_late_worker_holds_no_aggregator_and_leads_again(policy: str, late: int) -> None:
+    """The coordinator itself (worker 0) may be the one who is late."""
+    with (
+        running_switch(policy=policy, seed=late, **FAULTS) as switch,
+        job_of(WORKERS, switch, **CUSTODY) as job,
+    ):
+        leader = 1
+        for turn in (1, 2):
+            base = _counter(job, leader, "credits")
+
+            def ahead(base: int = base) -> bool:
+                return _counter(job, leader, "credits") >= base + CHUNKS and _used(switch, job) == 0
+
+            _reduce_with_a_late_worker(job, late, turn, ahead)
+        _reduce_until_all_lead(job)
+        _reduce_with_a_late_worker(job, late, 3, lambda: True)
+        kinds = [event["event"] for event in job.agents[0].status()["events"]]
+        assert kinds[:2] == ["compute straggler", "epoch"]
+        assert "leads again" in kinds
+        event = next(e for e in job.agents[0].status()["events"] if e["event"] == "compute straggler")
+        assert event["worker"] == late
+        assert f"theta {THETA} chunks" in event["reason"]
+        other = [event["reason"] for event in job.agents[1].status()["events"]]
+        names = ", ".join(str(worker) for worker in range(WORKERS) if worker != late)
+        assert other[0] == f"epoch 1: workers {names} complete sums without the others"
+        assert "epoch 2: all workers complete sums" in other
+
+
+def test_without_a_switch_custodians_keep_for_the_late() -> None:
+    with job_of(WORKERS, None, **CUSTODY) as job:
+        _reduce_with_a_late_worker(job, 1, 1, lambda: _counter(job, 0, "credits") >= CHUNKS)
+        _reduce_until_all_lead(job)
+        assert job.agents[2].status()["counters"]["role_changes"] == 2
+
+
+def test_floats_are_the_same_with_and_without_help() -> None:
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(40_000).astype(np.float32) for _ in range(WORKERS)]
+    with job_of(WORKERS, None) as job:
+        expected = job.reduce(arrays)[0].tobytes()
+    with running_switch(**FAULTS) as switch, job_of(WORKERS, switch, **CUSTODY) as job:
+        _reduce_with_a_late_worker(job, 2, 1, lambda: True)
+        assert job.agents[0].status()["straggler"]["helping"]
+        for result in job.reduce(arrays):
+            assert result.tobytes() == expected
+
+
+def test_a_straggler_that_never_comes_is_named() -> None:
+    with job_of(WORKERS, None, **{**CUSTODY, "timeout_s": 4.0, "linger_s": 0.0}) as job:
+        handles = [job.agents[worker].submit(_integers(CHUNKS, 1)[worker]) for worker in (0, 1)]
+        _until(_straggles(job, 2), "worker 2 is noticed")
+        job.agents[2].close()
+        for handle in handles:
+            with pytest.raises(ReductionError, match="worker 2"):
+                handle.wait(60)
+
+
+def test_two_jobs_of_which_one_waits() -> None:
+    """What waits for a straggler is not in the switch, so another job finds its aggregators."""
+    memory = 64 * (56 + 4 * ELEMENTS)
+    with (
+        running_switch(policy="atp", memory_bytes=memory) as switch,
+        job_of(WORKERS, switch, **CUSTODY) as job,
+        job_of(WORKERS, switch) as other,
+    ):
+        _reduce_with_a_late_worker(job, 2, 1, lambda: _used(switch, job) == 0)
+        arrays = _integers(THETA, 9)
+        for result in other.reduce(arrays):
+            assert result.tobytes() == _sum(arrays).tobytes()
+
+
+class Puppet:
+    """A worker made of a socket: it says what the test wants, and loses what the test wants lost."""
+
+    def __init__(self, sock: socket.socket, worker: int, target: tuple[str, int]) -> None:
+        self.sock, self.worker, self.target = sock, worker, target
+        sock.settimeout(60.0)
+
+    def hear(self) -> Any:
+        """The next that worker 0 says about roles."""
+        while True:
+            packet = wire.decode(self.sock.recv(65536))
+            if packet.kind == wire.ACK and packet.offer == ROLE_OFFER:
+                return packet
+
+    def report(self, computed: int, epoch: int) -> None:
+        packet = wire.new_packets(1)[0]
+        packet.kind, packet.job, packet.offer, packet.worker = wire.ACK, 1, REPORT_OFFER, self.worker
+        packet.fan_in = packet.fan_in_upper = packet.level = 1
+        packet.chunk, packet.mask, packet.share = computed, computed, computed
+        packet.epoch, packet.index = epoch, 32
+        data = np.frombuffer(wire.encode(packet), dtype=np.uint8).copy()
+        auth.seal(*auth.key_words(KEY), data, 0, len(data), False)
+        self.sock.sendto(data.tobytes(), self.target)
+
+
+def test_a_role_is_told_until_it_is_known() -> None:
+    sockets = [open_socket() for _ in range(WORKERS)]
+    peers = [sock.getsockname() for sock in sockets]
+    config = AgentConfig(0, WORKERS, peers, 1, KEY, elements=ELEMENTS, linger_s=0.0, **CUSTODY)
+    agent = Agent(config, sockets[0])
+    puppets = [Puppet(sockets[worker], worker, peers[0]) for worker in (1, 2)]
+    agent.submit(np.ones(CHUNKS * ELEMENTS, dtype=np.int32))
+    # Who has never said anything is not judged: it may not know of roles at all.
+    for _ in range(10):
+        assert puppets[0].hear().epoch == 0
+        puppets[0].report(CHUNKS, 0)
+    assert puppets[1].hear().epoch == 0
+    heard = puppets[0].hear()
+    end = time.monotonic() + 60
+    while heard.epoch == 0 and time.monotonic() < end:
+        puppets[0].report(CHUNKS, 0)
+        puppets[1].report(0, 0)
+        heard = puppets[0].hear()
+    assert (heard.epoch, int(heard.mask)) == (1, 0b011)
+    # Nobody says that he knows: it is told again, and nothing else is decided meanwhile.
+    for _ in range(5):
+        puppets[0].report(CHUNKS, 0)
+        puppets[1].report(0, 0)
+        heard = puppets[0].hear()
+        assert (heard.epoch, int(heard.mask)) == (1, 0b011)
+    for puppet in puppets:
+        puppet.report(CHUNKS, 1)
+    assert agent.epoch == 1
+    assert agent.status()["straggler"] == {
+        "mode": "custody",
+        "helping": True,
+        "leaders": [0, 1],
+        "stragglers": [2],
+    }
+    agent.close()
+    for sock in sockets[1:]:
+        sock.close()
+
+
+def test_off_is_off() -> None:
+    with job_of(WORKERS, None) as job:
+        job.reduce(_integers(30, 1))
+        time.sleep(0.3)
+        status = job.agents[0].status()
+        assert status["straggler"]["mode"] == "off"
+        assert (status["counters"]["reports"], status["epoch"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("straggler", "magic"),
+        ("straggler_theta_bytes", 0),
+        ("straggler_window_s", 0.0),
+        ("straggler_windows", 0),
+        ("straggler_clean", 0),
+        ("budget_bytes", 0),
+    ],
+)
+def test_mistakes_are_told(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=field):
+        AgentConfig(0, 1, [("127.0.0.1", 1)], 1, KEY, **{field: value})
+
+
+def test_switchml_cannot_help() -> None:
+    with pytest.raises(UserError, match="switchml"):
+        AgentConfig(
+            0,
+            1,
+            [("127.0.0.1", 1)],
+            1,
+            KEY,
+            switch=("127.0.0.1", [9]),
+            policy="switchml",
+            straggler="custody",
+        )
