@@ -1,4 +1,6 @@
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,27 @@ def test_what_is_written_is_read_by_another(tmp_path: Path) -> None:
     assert reader.events()[0]["figures"] == {"remaining_s": 4}
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         reader.set_meta(policy="ff")
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from paceline.launch.store import Store
+store = Store.create(Path(sys.argv[1]))
+store.event(1.0, "run", "begins")
+store._db.execute("PRAGMA cache_size = 1")
+store._db.execute("BEGIN IMMEDIATE")
+for number in range(200):
+    store.event(2.0, "run", "x" * 2000)
+os._exit(9)
+"""
+
+
+def test_a_planner_killed_within_a_step_leaves_the_step_before(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], timeout=60, check=False)
+    assert ended.returncode == 9
+    assert (tmp_path / f"{FILE}-journal").exists(), "it must have died in the middle of writing"
+    assert [event["text"] for event in Store.open_to_read(tmp_path).events()] == ["begins"]
 
 
 def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ne
 
 RATE_BPS = 200e6
 MAKER = (
-    "import time\n"
+    "import signal, time\n"
     "from paceline.live import namespaces\n"
+    # Who is started in the background may have been told to ignore it.
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "with namespaces.star(2, 200e6):\n"
     "    print(*namespaces.own(), flush=True)\n"
     "    time.sleep(600)\n"

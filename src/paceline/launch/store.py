@@ -1,9 +1,10 @@
 """The run's state on disk: one SQLite file, written by the planner alone; `schema.py` says what is in it.
 
 Every change is a transaction of its own, so that whoever comes after a planner that was killed finds the last
-whole step. `Store.open_to_read` is for reports: it never writes, and works while the run goes on.
+whole step. `Store.open_to_read` is for reports: it writes nothing of its own, and works while the run goes on.
 """
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,6 +55,10 @@ class Store:
     @classmethod
     def open_to_read(cls, folder: Path) -> "Store":
         """The run of a folder, finished or not, to look at."""
+        if (folder / f"{FILE}-journal").exists():
+            # A planner that was killed within a step: only a writer can take that step back.
+            with contextlib.suppress(UserError):
+                cls._opened(folder, read_only=False).close()
         return cls._opened(folder, read_only=True)
 
     @classmethod
