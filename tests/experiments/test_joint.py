@@ -1,5 +1,7 @@
 """The joint experiment: placements and queues reach the simulator as planned, and the figures are what they say."""
 
+import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +63,16 @@ def test_the_model_is_judged_by_what_ran() -> None:
     assert 0 <= model_error(schedule, result) < 5
 
 
-def test_help_is_asked_for_on_one_switch_only() -> None:
-    for point in all_points(quick=True):
-        assert point.straggler == "off" or (point.topology == "star" and point.exchange != "ring")
+def test_every_cell_is_there_and_a_ring_is_not_helped() -> None:
+    points = all_points(quick=True)
+    cells = {(p.planner, p.exchange, p.straggler) for p in points if p.slow and p.topology == "leaf-spine"}
+    ways = [("ring", "off"), *itertools.product(("atp", "esa"), ("off", "both"))]
+    assert cells == {(planner, *way) for planner in ("ff", "sjf-bco", "bco-plus") for way in ways}
+
+
+def test_whoever_sums_in_the_network_runs_the_same_plan() -> None:
+    helped = dataclasses.replace(POINT, exchange="atp", straggler="both", topology="star")
+    assert plan(helped) is plan(POINT)
 
 
 def _row(point: Point) -> list[dict[str, Any]]:

@@ -8,10 +8,9 @@ STRUCK = {"loss": 0.05, "duplicate": 0.05, "reorder": 0.05}
 
 
 @pytest.mark.parametrize("policy", ["esa", "atp", "always-preempt", "coin-flip"])
-@pytest.mark.parametrize("mode", ["custody", "both"])
 @pytest.mark.parametrize("placement", ["dedicated", "workers"])
-def test_leaders_complete_sums_and_all_are_exact(policy: str, mode: str, placement: str) -> None:
-    scenario = helped(mode, custodians={"placement": placement}, faults=slow(2))
+def test_leaders_complete_sums_and_all_are_exact(policy: str, placement: str) -> None:
+    scenario = helped("custody", custodians={"placement": placement}, faults=slow(2))
     result = run(scenario, policy)
     assert result.exact, result.failed
     assert {"compute straggler", "epoch"} <= kinds(result)

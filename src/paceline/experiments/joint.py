@@ -19,8 +19,8 @@ from paceline.sim.simulate import warm_up
 Row = dict[str, Any]
 Key = tuple[str, str, str, str]
 
-BASELINE: Key = ("star", "ff", "atp", "off")
-TOGETHER: Key = ("star", "bco-plus", "esa", "both")
+BASELINE: Key = ("leaf-spine", "ff", "atp", "off")
+TOGETHER: Key = ("leaf-spine", "bco-plus", "esa", "both")
 
 
 def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
@@ -104,7 +104,7 @@ def summarise(rows: Sequence[Row], table: Sequence[Row]) -> dict[str, Row]:
     best = next(row for row in table if _key(row) == TOGETHER)
     setting = (
         f"bco-plus + ESA + straggler help over first-fit + ATP, {best['seeds']} workloads of {rows[0]['jobs']} jobs "
-        "on 16 servers under one switch, one of them 2.5 times as slow"
+        "on 16 servers in 4 racks of a leaf-spine, one of them 2.5 times as slow"
     )
     judged = [
         row

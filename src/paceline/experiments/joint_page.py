@@ -126,14 +126,15 @@ def _setting() -> list[str]:
     gpus = setting.GPUS_PER_SERVER
     return [
         f"{setting.RACKS * setting.SERVERS_PER_RACK} servers with {gpus} GPUs, links of {setting.RATE_BPS / 1e9:g} "
-        f"Gb/s; as a star under one switch, or as {setting.RACKS} racks with uplinks of "
-        f"{setting.UPPER_RATE_BPS / 1e9:g} Gb/s; {setting.SLOTS} aggregators a switch. Help for stragglers is for one "
-        "switch so far, so the leaf-spine has no rows with it.",
+        f"Gb/s; {setting.RACKS} racks with uplinks of {setting.UPPER_RATE_BPS / 1e9:g} Gb/s, or, for comparison, all "
+        f"under one switch; {setting.SLOTS} aggregators a switch. A ring cannot be helped: its cells with help "
+        "are those without.",
         f"Server {setting.SLOW_SERVER} computes {setting.SLOWDOWN:g} times as slow; the scheduler does not know it.",
         "The scheduler plans by its model, anew at every arrival and end; its decision then runs packet by packet: a "
         "job starts when the jobs before it on its GPUs have ended.",
         "The ranks of a server sum among themselves; a job on k servers has k flows. A job on one server uses no "
         "network, and nobody can help it.",
         "Every combination runs at the best of three windows, found on another workload than those measured.",
-        "Jobs are small and short so that a run takes seconds; ratios of communication to computation are 0.25 to 1.",
+        "Jobs are small and short so that a run takes seconds; sending takes "
+        f"{min(setting.RATIOS):g} to {max(setting.RATIOS):g} of the time of computing.",
     ]

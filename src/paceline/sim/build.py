@@ -22,6 +22,8 @@ from paceline.sim.topology import Place, build_links, place_jobs
 from paceline.sim.world import World, new_records
 
 SAMPLES = 1024
+NO_ITERATION = 2**31 - 1
+"""Later than any."""
 CHECK_LANES = 4
 """Integers carried for each packet when results are checked; each tells workers and chunks apart."""
 
@@ -252,6 +254,7 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         record = world.jobs[j]
         record.arrival_ns, record.chunks, record.table = job.arrival, tables.chunks[j], tables.first[j]
         record.needed, record.micro_batches = job.workers, job.parts
+        record.cut_until = NO_ITERATION
         record.forward_ns = int(tables.layers[j].forward_ns.sum())
         record.backward_ns = int(tables.layers[j].backward_ns.sum())
         fill_spells(record, job.name, scenario.faults)

@@ -10,6 +10,11 @@ from paceline.sim.roles import Roles
 from paceline.sim.takeover import Claim, Ledgers, WorkPlan
 from paceline.sim.watching import Plan
 
+RECALLED = 1
+"""A worker's `hold`: it has sent, and computes something more before it sends again."""
+WAITING = 2
+"""A worker's `hold`: it is ready, but what its packets stand for is not computed yet."""
+
 
 class Claiming(Roles):
     """A coordinator that keeps the ledgers of a job."""
@@ -38,7 +43,8 @@ class Claiming(Roles):
             return False
         behind = self.ledgers.iteration - int(self.workers[rank].iteration)
         final = self.plans[rank].final and self.plans[rank].iteration == self.ledgers.iteration
-        return behind > 0 or (behind == 0 and not final) or int(self.workers[rank].hold) != 0
+        computes = behind == 0 and not final and self.is_cut(rank)
+        return behind > 0 or computes or self.workers[rank].hold == RECALLED
 
     def open_ledger(self, owner: int, now_ns: int) -> bool:
         """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""
@@ -54,6 +60,7 @@ class Claiming(Roles):
         done = int(worker.micro)
         if (
             worker.iteration != self.ledgers.iteration
+            or not self.is_cut(owner)
             or worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
             or self.plan_of(owner).final
             or self.plan_of(owner).asked
@@ -124,9 +131,9 @@ class Claiming(Roles):
             plan.owner not in (-1, owner) and plan.iteration == self.ledgers.iteration
         ):
             return False
-        computes = int(self.workers[rank].iteration) == self.ledgers.iteration
+        computes = int(self.workers[rank].iteration) == self.ledgers.iteration and self.is_cut(rank)
         final = plan.final and plan.iteration == self.ledgers.iteration
-        return (computes and not final) or int(self.workers[rank].hold) != 0
+        return (computes and not final) or bool(self.workers[rank].hold == RECALLED)
 
     def load(self, owner: int) -> float:
         """Free micro-batches for each helper that the owner has."""

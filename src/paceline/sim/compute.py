@@ -3,7 +3,8 @@
 An iteration is cut into micro-batches whose gradients add up. The forward pass of the first one goes through the
 layers in order, each waiting for its own result of the iteration before; the backward pass of the last one goes
 back and releases each layer's gradient as it is computed. What lies between is computed in whole passes: nothing
-waits for it and nothing leaves. With one micro-batch, the default, there is nothing between.
+waits for it and nothing leaves. With one micro-batch, the default, there is nothing between. A job need not cut all
+of its iterations (`cutting.py`): those from `cut_from` on, before `cut_until`, are.
 
 While leading workers help a straggler (`job.helping`), a worker asks its coordinator after each pass what comes
 next: the mail is read between two events, by `coordinator.py`.
@@ -68,6 +69,8 @@ def begin_iteration(world: World, w: int, now_ns: int) -> None:
     job = world.jobs[worker.job]
     worker.released = 0
     worker.micro = 0
+    is_cut = job.cut_from <= worker.iteration and worker.iteration < job.cut_until
+    worker.cut = job.micro_batches if is_cut else 1
     worker.work_ns = 0
     worker.layer = 0
     if job.spell_chance > 0 and worker.spell_until_ns <= now_ns:
@@ -89,7 +92,7 @@ def _begin_forward(world: World, w: int, now_ns: int) -> None:
     else:
         worker.phase = FORWARD
         nominal_ns = world.layers[worker.job, worker.layer].forward_ns
-        _start_piece(world, w, nominal_ns // world.jobs[worker.job].micro_batches, now_ns)
+        _start_piece(world, w, nominal_ns // worker.cut, now_ns)
 
 
 @compiled_apart
@@ -136,7 +139,7 @@ def _half_done(world: World, w: int, now_ns: int) -> None:
     if job.helping != 0:
         _ask(world, w, HALF_DONE, now_ns)
     else:
-        begin_backward(world, w, worker.micro + 1 >= job.micro_batches, now_ns)
+        begin_backward(world, w, worker.micro + 1 >= worker.cut, now_ns)
 
 
 @compiled_inner
@@ -156,7 +159,7 @@ def begin_micro_batch(world: World, w: int, now_ns: int) -> None:
     worker = world.workers[w]
     job = world.jobs[worker.job]
     worker.phase = HALF
-    _start_piece(world, w, job.forward_ns // job.micro_batches, now_ns)
+    _start_piece(world, w, job.forward_ns // worker.cut, now_ns)
 
 
 @compiled_apart
@@ -171,7 +174,7 @@ def begin_backward(world: World, w: int, last: bool, now_ns: int) -> None:
     else:
         worker.phase = REST
         nominal_ns = job.backward_ns
-    _start_piece(world, w, nominal_ns // job.micro_batches, now_ns)
+    _start_piece(world, w, nominal_ns // worker.cut, now_ns)
 
 
 @compiled_inner
@@ -190,7 +193,7 @@ def _layer_done(world: World, w: int, now_ns: int) -> None:
     if worker.layer > 0:
         worker.layer -= 1
         nominal_ns = world.layers[worker.job, worker.layer].backward_ns
-        _start_piece(world, w, nominal_ns // job.micro_batches, now_ns)
+        _start_piece(world, w, nominal_ns // worker.cut, now_ns)
     elif worker.iteration + 1 < job.iterations:
         worker.iteration += 1
         begin_iteration(world, w, now_ns)

@@ -10,7 +10,8 @@ import numpy as np
 
 from paceline.dataplane import sender as sending
 from paceline.sim import world as w
-from paceline.sim.claiming import Claiming
+from paceline.sim.build import NO_ITERATION
+from paceline.sim.claiming import WAITING, Claiming
 from paceline.sim.orders import ANOTHER, LAST, NOT_LAST, SEND
 from paceline.sim.takeover import is_whole
 
@@ -20,7 +21,7 @@ class Helping(Claiming):
 
     def roles_changed(self, now_ns: int) -> None:
         super().roles_changed(now_ns)
-        if self.takes_over and self.owners():
+        if self.takes_over and self.owners() and (self.dead or self.record.cut_until == NO_ITERATION):
             self.record.helping = 1
             self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
             for owner in self.owners():
@@ -30,6 +31,11 @@ class Helping(Claiming):
 
     def asked(self, kind: int, rank: int, now_ns: int) -> None:
         self.ledgers.begin(int(self.workers[rank].iteration))
+        if not self.is_cut(rank):
+            self.plan_of(rank)
+            self.finalise(rank, now_ns)
+            self.tell(rank, LAST, now_ns)
+            return
         owns = rank in self.ledgers.open or (rank in self.owners() and self.open_ledger(rank, now_ns))
         if kind == w.HALF_DONE:
             (self.owner_half if owns else self.leader_half)(rank, now_ns)
@@ -207,7 +213,8 @@ class Helping(Claiming):
             # With several stragglers each worker keeps its bit, whatever it has taken or given: bits alone are
             # counted, and since the ledgers part the work, the sum over all bits is the sum over all samples.
             self.settled = self.ledgers.iteration
-            self.by_shares = len(self.ledgers.open) <= 1 or bool(self.dead)
+            # In several racks always: a rack's sum with another rack's shares would be none.
+            self.by_shares = not self.spread and (len(self.ledgers.open) <= 1 or bool(self.dead))
             self.carriers = {}
         owner, share, carries = -1, 0, 1 << rank
         if rank in self.ledgers.open:
@@ -224,13 +231,52 @@ class Helping(Claiming):
         worker: Any = self.workers[rank]
         worker.helped = int(carries != 1 << rank or share != 0)
         worker.carries, worker.owner, worker.share = np.uint64(carries), owner, np.uint64(share)
+        if self.spread and self.policy != "switchml":
+            if self.dead:
+                self.show_bits(rank)
+                self.see_cover(rank)
+            return
         if self.policy == "switchml" or not self.by_shares:
             carries = 1 << rank | sum(1 << dead for dead, by in self.carriers.items() if by == rank)
             owner = share = 0
         if self.policy != "switchml":
             sending.set_share(
-                self.world.senders, self.first + rank, np.uint64(carries), owner, np.uint64(share)
+                self.world.senders,
+                self.first + rank,
+                np.uint64(carries),
+                self.seats.owner(owner) if share else 0,
+                np.uint64(share),
             )
+
+    def see_cover(self, rank: int) -> None:
+        """Where bits alone are counted, the bit of a dead worker waits until its work has been taken."""
+        worker = self.workers[rank]
+        if self.seats.carried(rank) and self.exchange_of(rank) >= self.ledgers.iteration:
+            if not self.is_covered():
+                worker.hold = WAITING
+            elif worker.hold == WAITING:
+                worker.hold = 0
+
+    def exchange_of(self, rank: int) -> int:
+        """The iteration whose sums a worker sends, or is about to send."""
+        plan = self.plans[rank]
+        return max(int(self.workers[rank].first_chunk) // self.chunks, plan.iteration if plan.final else 0)
+
+    def is_covered(self) -> bool:
+        """Has somebody taken all that the dead have left undone in this iteration?"""
+        for owner in self.dead:
+            self.open_ledger(owner, 0)
+        return not any(
+            self.ledgers.free(owner) and (owner in self.dead or self.is_final(owner))
+            for owner in self.ledgers.open
+        )
+
+    def is_final(self, rank: int) -> bool:
+        """Is it fixed what this worker's packets of the iteration hold?"""
+        plan, worker = self.plans[rank], self.workers[rank]
+        if plan.iteration == self.ledgers.iteration and worker.iteration == plan.iteration:
+            return plan.final
+        return int(worker.iteration) > self.ledgers.iteration
 
     def later(self, rank: int, what: int, now_ns: int) -> None:
         """The answer is on its way."""

@@ -11,6 +11,7 @@ left of it, and carries its bit.
 """
 
 from paceline.sim import world as w
+from paceline.sim.claiming import RECALLED, WAITING
 from paceline.sim.helping import Helping
 from paceline.sim.orders import WAKE, tell_job
 from paceline.sim.takeover import WorkPlan
@@ -31,14 +32,18 @@ class StandingIn(Helping):
         self.record.helping = 1
         iteration = min(int(self.senders[r].oldest) for r in self.alive()) // self.chunks
         self.ledgers.begin(iteration)
-        if iteration == self.ledgers.iteration:
-            self.ledgers.leave(rank)
-            self.open_ledger(rank, now_ns)
+        self.ledgers.leave(rank)
+        self.open_ledger(rank, now_ns)
+        self.cut(True)
         self.redistribute(iteration, now_ns)
 
     def tick(self, now_ns: int) -> None:
         super().tick(now_ns)
         running = self.record.done_ns == 0 and self.record.failed_ns == 0
+        if running and self.dead:
+            self.let_go(now_ns)
+            if self.nobody_comes():
+                self.redistribute(self.ledgers.iteration, now_ns)
         if running and self.has_custody and not self.without_dedicated and self.dead_custodians():
             # The workers can keep sums themselves.
             self.without_dedicated = True
@@ -47,12 +52,22 @@ class StandingIn(Helping):
 
     def redistribute(self, iteration: int, now_ns: int) -> None:
         """A new epoch, and who waits computes what is free now."""
+        if self.spread:
+            alone = self.seats.choose_carriers(self.dead, self.alive(), self.leaders)
+            if alone:
+                names = ", ".join(map(str, alone))
+                self.fail(now_ns, f"worker {names} died, and nobody is left who could carry its part")
+                return
         end = (iteration + 1) * self.chunks
         complete = any(int(self.senders[rank].oldest) >= end for rank in self.alive())
         recalled = [] if complete or iteration != self.ledgers.iteration else self.waiting(end)
         for rank in recalled:
-            self.workers[rank].hold = 1
-        if not self.by_shares and self.settled == iteration:
+            self.workers[rank].hold = RECALLED
+        if self.spread:
+            for rank in self.alive():
+                if self.workers[rank].hold == 0 and not complete:
+                    self.see_cover(rank)
+        elif not self.by_shares and self.settled == iteration:
             self.choose_carriers(recalled)
         self.begin_epoch_of_roles(now_ns)
         for rank in self.alive():
@@ -81,8 +96,27 @@ class StandingIn(Helping):
             for rank in self.alive()
             if self.workers[rank].phase in (w.BLOCKED, w.DRAINING)
             and int(self.senders[rank].oldest) < end
-            and self.workers[rank].hold == 0
+            and self.workers[rank].hold != RECALLED
         ]
+
+    def nobody_comes(self) -> bool:
+        """Is there work of the dead that nobody is going to do, and somebody who waits for its result?"""
+        iteration = self.ledgers.iteration
+        end = (iteration + 1) * self.chunks
+        if min(int(self.senders[rank].oldest) for rank in self.alive()) // self.chunks != iteration:
+            return False
+        busy = any(not self.is_final(rank) or self.workers[rank].hold == RECALLED for rank in self.alive())
+        return not busy and not self.is_covered() and bool(self.waiting(end))
+
+    def let_go(self, now_ns: int) -> None:
+        """Those who carry a dead worker's bit may send as soon as its work has been taken."""
+        for rank in self.alive():
+            if self.workers[rank].hold != WAITING:
+                continue
+            # Of an earlier iteration somebody has all results: they are asked for.
+            if self.exchange_of(rank) < self.ledgers.iteration or self.is_covered():
+                self.workers[rank].hold = 0
+                self.tell(rank, WAKE, now_ns)
 
     def compute_more(self, rank: int, iteration: int, now_ns: int) -> None:
         """A recalled worker takes the next free micro-batch, or is ready to send again."""
@@ -125,7 +159,8 @@ class StandingIn(Helping):
 
     def resume(self, rank: int, iteration: int, now_ns: int) -> None:
         """Send again what has no result, with all that was computed."""
+        self.workers[rank].hold = 0
         if self.ledgers.iteration == iteration:
             self.finalise(rank, now_ns)
-        self.workers[rank].hold = 0
+        self.let_go(now_ns)
         self.tell(rank, WAKE, now_ns)

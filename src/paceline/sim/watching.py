@@ -90,6 +90,10 @@ class Watching:
     def roles_changed(self, now_ns: int) -> None:
         """Some worker straggles now, or leads again."""
 
+    def consider(self, now_ns: int) -> bool:
+        """An iteration has ended, or roles have changed: is help still worth it? True if the answer is a new one."""
+        return False
+
     def died(self, rank: int, now_ns: int) -> None:
         """A worker is known to be dead; without takeover nobody can stand in for it."""
         self.fail(now_ns, f"worker {rank} died")
@@ -124,6 +128,7 @@ class Watching:
         changed = end_window(self.detection, self.scratch) if self._has_news() else 0
         if changed:
             self._say_roles(now_ns)
+        counted = self.iteration
         iteration = min((int(self.workers[rank].iteration) for rank in self.alive()), default=0)
         while self.iteration < iteration:
             self.iteration += 1
@@ -133,6 +138,8 @@ class Watching:
                 for rank in range(self.n):
                     if before[rank] != LEADING and self.role(rank) == LEADING:
                         self.say(now_ns, "leads again", rank, explain(self.detection, rank))
+        if (changed or self.iteration > counted) and self.consider(now_ns):
+            changed += 1
         if changed:
             self.roles_changed(now_ns)
         self._see_that_it_moves(now_ns)

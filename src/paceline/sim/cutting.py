@@ -1,0 +1,116 @@
+"""Whether iterations are cut into micro-batches: only where that pays.
+
+What can be taken over must be cut. But gradients leave in the last micro-batch's backward pass, so a job that sends
+much hides less of its exchange when it is cut. Cutting at all times costs nothing where the exchange fits behind that
+one micro-batch; other jobs are cut only while somebody is helped, and only if the work that is taken from the straggler
+is worth more than what the exchange shows. Both are estimated from what the job knows of itself: its
+computation, the size of its gradients, the rate of its link, and how slow the straggler was seen to be.
+"""
+
+from paceline.dataplane.straggler import BANDWIDTH_STRAGGLER, COMPUTE_STRAGGLER
+from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.sim.build import NO_ITERATION, Setup
+from paceline.sim.watching import Plan, Watching
+
+REST_COST = 0.01
+"""Cutting when nobody straggles may cost so much of an iteration."""
+GAIN_MIN = 0.03
+"""Help that is expected to give less than this is not begun."""
+SLOWNESS_MAX = 16.0
+
+
+class Cutting(Watching):
+    """A coordinator that decides when iterations are cut."""
+
+    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+        super().__init__(setup, j, plan)
+        network = setup.scenario.network
+        packet_bits = 8 * (4 * network.elements + HEADER_BYTES + ENVELOPE_BYTES)
+        self.exchange_ns = self.chunks * packet_bits / network.rate * 1e9
+        self.slowness: dict[int, float] = {}
+        """How many times slower than the leaders a worker was seen to be."""
+        self.pays = True
+        """Is the stragglers' work worth taking?"""
+        self.changed_at = 0
+        if self.job.takes_over and not self.is_free_to_cut():
+            self.cut(False)
+
+    def exposed_ns(self, parts: int) -> float:
+        """What of an exchange lies outside the backward pass, with so many micro-batches."""
+        hidden_ns = self.record.backward_ns / parts
+        return max(0.0, self.exchange_ns - float(hidden_ns))
+
+    def is_free_to_cut(self) -> bool:
+        """Does it cost next to nothing, even if nobody straggles?"""
+        uncut_ns = self.compute_ns + self.exposed_ns(1)
+        return self.exposed_ns(self.job.parts) - self.exposed_ns(1) <= REST_COST * uncut_ns
+
+    def is_cut(self, rank: int) -> bool:
+        """Is this worker's present iteration cut?"""
+        return bool(self.workers[rank].cut == self.job.parts)
+
+    def cut(self, wanted: bool) -> None:
+        """From the next iteration that nobody has begun."""
+        after = max((int(self.workers[rank].iteration) for rank in self.alive()), default=0)
+        first = after + 1 if self.record.started else 0
+        if wanted == bool(self.record.cut_until == NO_ITERATION):
+            return
+        if wanted:
+            self.record.cut_from, self.record.cut_until = first, NO_ITERATION
+        else:
+            self.record.cut_until = first
+        self.changed_at = first
+
+    def consider(self, now_ns: int) -> bool:
+        """Cut the iterations to come, or do not; True if there is anything new in that."""
+        if not self.job.takes_over:
+            return False
+        self.see_slowness()
+        before = self.pays, int(self.record.cut_until)
+        self.pays = bool(self.dead) or self.is_worth_it(now_ns)
+        slow = any(self.role(rank) == COMPUTE_STRAGGLER for rank in self.alive())
+        held_up = any(self.role(rank) == BANDWIDTH_STRAGGLER for rank in self.alive())
+        if min((int(self.workers[rank].iteration) for rank in self.alive()), default=0) >= self.changed_at:
+            # One change at a time: all workers of an iteration do the same.
+            at_rest = self.is_free_to_cut() and not held_up
+            self.cut(bool(self.dead) or (self.pays if slow else at_rest))
+        return (self.pays, int(self.record.cut_until)) != before
+
+    def is_worth_it(self, now_ns: int) -> bool:
+        """Would an iteration with help be shorter than one without? Says so if it is not."""
+        slow = [rank for rank in self.alive() if self.role(rank) == COMPUTE_STRAGGLER]
+        if not slow:
+            return True
+        worst = max(self.slowness.get(rank, 1.0) for rank in slow)
+        rate = self.n - len(slow) + sum(1.0 / self.slowness.get(rank, 1.0) for rank in slow)
+        backward_ns = float(self.record.backward_ns)
+        without_ns = worst * self.compute_ns + max(0.0, self.exchange_ns - worst * backward_ns)
+        with_ns = self.n * self.compute_ns / rate + self.unit_ns + self.exposed_ns(self.job.parts)
+        worth = with_ns < (1.0 - GAIN_MIN) * without_ns
+        if worth != self.pays:
+            word = "worth it" if worth else "not worth it"
+            self.say(
+                now_ns,
+                "takeover",
+                None,
+                f"{word}: an iteration would take {with_ns * 1e-6:.3g} ms with help, {without_ns * 1e-6:.3g} ms "
+                f"without; the slowest takes {worst:.2g} times as long",
+            )
+        return worth
+
+    def see_slowness(self) -> None:
+        """How far stragglers have come in an iteration, against the leaders' median."""
+        for rank in self.alive():
+            if self.role(rank) != COMPUTE_STRAGGLER:
+                self.slowness.pop(rank, None)
+                continue
+            began = int(self.workers[rank].iteration) * self.chunks
+            done = int(self.detection.workers[rank].computed) - began
+            median = int(self.detection.median[1]) - began
+            if 0 < done < median:
+                seen = min(SLOWNESS_MAX, median / done)
+                # Leaders that are done are no measure: the straggler is slower than it seems.
+                known = self.slowness.get(rank, 1.0)
+                self.slowness[rank] = seen if median < self.chunks else max(known, seen)
+            else:
+                self.slowness.setdefault(rank, 2.0)

@@ -1,0 +1,53 @@
+"""Iterations are cut into micro-batches where that pays, and nowhere else."""
+
+from typing import Any
+
+import pytest
+
+from tests.sim.help_scenes import helped, iterations_of, kinds, run, slow
+
+SENDS_MUCH = {"size": 200_000, "ratio": 0.5}
+
+
+def heavy(mode: str, **sections: Any) -> Any:
+    """A job that sends half as long as it computes: cut, it would hide next to nothing of that."""
+    job = SENDS_MUCH | sections.pop("job", {})
+    return helped(mode, workers=6, iterations=6, micro_batches=8, job=job, switch={"slots": 512}, **sections)
+
+
+@pytest.mark.parametrize("mode", ["takeover", "both"])
+def test_a_job_that_sends_much_pays_nothing_while_nobody_straggles(mode: str) -> None:
+    off, ready = run(heavy("off")), run(heavy(mode))
+    assert ready.exact
+    assert iterations_of(ready) == pytest.approx(iterations_of(off), rel=0.01)
+
+
+def test_it_is_cut_as_soon_as_somebody_is_slow_enough() -> None:
+    off, helps = (run(heavy(mode, faults=slow(2, factor=3.0))) for mode in ("off", "takeover"))
+    assert helps.exact
+    assert helps.jobs[0].claims["first"] > 0
+    assert iterations_of(helps) < 0.9 * iterations_of(off)
+
+
+def test_a_straggler_that_is_hardly_slow_is_not_worth_it() -> None:
+    scenes = [heavy(mode, faults=slow(2, factor=1.3)) for mode in ("off", "takeover")]
+    off, left_alone = (run(scene) for scene in scenes)
+    assert left_alone.exact
+    assert left_alone.jobs[0].claims["first"] == 0
+    assert iterations_of(left_alone) == pytest.approx(iterations_of(off), rel=0.01)
+    reasons = [decision.reason for decision in left_alone.decisions if decision.kind == "takeover"]
+    assert reasons
+    assert "not worth it" in reasons[0]
+
+
+def test_with_both_custody_is_for_what_takeover_does_not_reach() -> None:
+    caught_up = run(helped("both", workers=6, micro_batches=8, faults=slow(2)))
+    assert caught_up.exact
+    assert caught_up.jobs[0].claims["first"] > 0
+    assert "epoch" not in kinds(caught_up)
+    flow = {"host": 1, "rate": "95 Gbit/s", "direction": "from"}
+    job = {"size": 400_000, "ratio": 1.0}
+    held_up = run(helped("both", job=job, faults={"other_traffic": [flow]}, switch={"slots": 512}))
+    assert held_up.exact
+    assert {"bandwidth straggler", "epoch"} <= kinds(held_up)
+    assert held_up.transport["credits"] > 0
