@@ -11,8 +11,9 @@ SENDS_MUCH = {"size": 200_000, "ratio": 0.5}
 
 def heavy(mode: str, **sections: Any) -> Any:
     """A job that sends half as long as it computes: cut, it would hide next to nothing of that."""
-    job = SENDS_MUCH | sections.pop("job", {})
-    return helped(mode, workers=6, iterations=6, micro_batches=8, job=job, switch={"slots": 512}, **sections)
+    parts = 1 if mode == "off" else 8
+    sections |= {"switch": {"slots": 512}, "job": SENDS_MUCH}
+    return helped(mode, workers=6, iterations=6, micro_batches=parts, **sections)
 
 
 @pytest.mark.parametrize("mode", ["takeover", "both"])

@@ -1,8 +1,8 @@
 """The points of the joint experiment: one workload, planned by a scheduler, run packet by packet.
 
-The cluster has servers with a few GPUs each in the racks of a leaf-spine, or all under one switch. The ranks of a job on
-one server sum among themselves, so a job on k servers has k flows, and a job on one server none: the view of the live
-data plane and of the scheduler's model. Jobs arrive over time and the scheduler plans them by its own model, anew at
+The cluster has servers with a few GPUs each, in the racks of a leaf-spine or all under one switch. The ranks of a job
+on one server sum among themselves, so a job on k servers has k flows, and one on a single server none: the view of
+the live data plane and of the scheduler's model. Jobs arrive over time and the scheduler plans them by its own model, anew at
 each arrival and each end. Its decision (the GPUs of each job, and the order in which each GPU is used) then runs in the
 packet simulator: a job starts when it has arrived and the jobs before it on its GPUs have ended. Nobody tells the
 scheduler that one server is slow.

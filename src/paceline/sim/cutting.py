@@ -36,9 +36,13 @@ class Cutting(Watching):
             self.cut(False)
 
     def exposed_ns(self, parts: int) -> float:
-        """What of an exchange lies outside the backward pass, with so many micro-batches."""
-        hidden_ns = self.record.backward_ns / parts
-        return max(0.0, self.exchange_ns - float(hidden_ns))
+        """What of an exchange shows, with so many micro-batches.
+
+        Hidden are the last backward pass and half of the first forward pass: that one waits layer by layer, and what is
+        needed first comes last.
+        """
+        hidden_ns = (float(self.record.backward_ns) + float(self.record.forward_ns) / 2) / parts
+        return max(0.0, self.exchange_ns - hidden_ns)
 
     def is_free_to_cut(self) -> bool:
         """Does it cost next to nothing, even if nobody straggles?"""
@@ -83,8 +87,7 @@ class Cutting(Watching):
             return True
         worst = max(self.slowness.get(rank, 1.0) for rank in slow)
         rate = self.n - len(slow) + sum(1.0 / self.slowness.get(rank, 1.0) for rank in slow)
-        backward_ns = float(self.record.backward_ns)
-        without_ns = worst * self.compute_ns + max(0.0, self.exchange_ns - worst * backward_ns)
+        without_ns = worst * self.compute_ns + self.exposed_ns(1)
         with_ns = self.n * self.compute_ns / rate + self.unit_ns + self.exposed_ns(self.job.parts)
         worth = with_ns < (1.0 - GAIN_MIN) * without_ns
         if worth != self.pays:

@@ -23,9 +23,13 @@ class Helping(Claiming):
         super().roles_changed(now_ns)
         if self.takes_over and self.owners() and (self.dead or self.record.cut_until == NO_ITERATION):
             self.record.helping = 1
-            self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
+            self.ledgers.begin(self.unfinished())
             for owner in self.owners():
                 self.open_ledger(owner, now_ns)
+
+    def unfinished(self) -> int:
+        """The first iteration of which somebody lacks results: until then its ledgers are needed."""
+        return min(int(self.senders[rank].oldest) for rank in self.alive()) // self.chunks
 
     # What comes next.
 
@@ -298,7 +302,7 @@ class Helping(Claiming):
     def tick(self, now_ns: int) -> None:
         super().tick(now_ns)
         if self.record.helping and not self.owners() and not (self.workers.helped != 0).any():
-            self.ledgers.begin(min(int(self.workers[rank].iteration) for rank in self.alive()))
+            self.ledgers.begin(self.unfinished())
             self.record.helping = int(bool(self.ledgers.open))
         if any(plan.gate >= 0 and not plan.final for plan in self.plans):
             self.open_gate(now_ns)

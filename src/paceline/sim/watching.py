@@ -148,7 +148,8 @@ class Watching:
         """Write everyone's progress, in chunks, into the detection's records."""
         done = np.minimum(self.workers.work_ns, self.compute_ns)
         computed = self.workers.iteration * self.chunks + self.chunks * done // self.compute_ns
-        unsent = np.maximum(0, self.senders.released - self.senders.next)
+        # Who was told to hold its packets is not slow.
+        unsent = np.where(self.workers.hold != 0, 0, np.maximum(0, self.senders.released - self.senders.next))
         window = np.maximum(np.maximum(1.0, self.senders.window), self.senders.window_max / 2)
         behind = np.maximum(0, self.senders.oldest.max() - self.senders.oldest)
         queued = self.world.links.state.length[self.world.endpoints.host[self.first : self.first + self.n]]
