@@ -2,10 +2,10 @@
 
 The cluster has servers with a few GPUs each, in the racks of a leaf-spine or all under one switch. The ranks of a job
 on one server sum among themselves, so a job on k servers has k flows, and one on a single server none: the view of
-the live data plane and of the scheduler's model. Jobs arrive over time and the scheduler plans them by its own model, anew at
-each arrival and each end. Its decision (the GPUs of each job, and the order in which each GPU is used) then runs in the
-packet simulator: a job starts when it has arrived and the jobs before it on its GPUs have ended. Nobody tells the
-scheduler that one server is slow.
+the live data plane and of the scheduler's model. Jobs arrive over time and the scheduler plans them by its own model,
+anew at each arrival and each end. Its decision (the GPUs of each job, and the order in which each GPU is used) then
+runs in the packet simulator: a job starts when it has arrived and the jobs before it on its GPUs have ended. Nobody
+tells the scheduler that one server is slow.
 
 The workload's job sizes and times are small so that a run is seconds of work; what matters is their ratios.
 """
