@@ -31,11 +31,14 @@ def test_it_is_cut_as_soon_as_somebody_is_slow_enough() -> None:
 
 
 def test_a_straggler_that_is_hardly_slow_is_not_worth_it() -> None:
-    scenes = [heavy(mode, faults=slow(2, factor=1.3)) for mode in ("off", "takeover")]
-    off, left_alone = (run(scene) for scene in scenes)
+    """With two micro-batches an iteration, a helper would be done later than the straggler itself."""
+    off, left_alone = (
+        run(helped(mode, workers=6, iterations=6, micro_batches=parts, faults=slow(2, factor=1.4)))
+        for mode, parts in (("off", 1), ("takeover", 2))
+    )
     assert left_alone.exact
     assert left_alone.jobs[0].claims["first"] == 0
-    assert iterations_of(left_alone) == pytest.approx(iterations_of(off), rel=0.01)
+    assert iterations_of(left_alone) == pytest.approx(iterations_of(off), rel=0.02)
     reasons = [decision.reason for decision in left_alone.decisions if decision.kind == "takeover"]
     assert reasons
     assert "not worth it" in reasons[0]

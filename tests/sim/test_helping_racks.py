@@ -18,7 +18,7 @@ def in_racks(mode: str, **sections: Any) -> Any:
 def test_takeover_comes_near_its_bound(policy: str) -> None:
     result = run(in_racks("takeover", workers=8, micro_batches=16, faults=slow(2)), policy)
     assert result.exact, result.failed
-    assert 8 / 7.4 < iterations_of(result) < 8 / 7.4 + 0.3
+    assert 8 / 7.4 < iterations_of(result) < 8 / 7.4 + 0.35
     assert {"compute straggler", "claim"} <= kinds(result)
 
 

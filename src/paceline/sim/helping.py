@@ -255,19 +255,23 @@ class Helping(Claiming):
     def see_cover(self, rank: int) -> None:
         """Where bits alone are counted, the bit of a dead worker waits until its work has been taken."""
         worker = self.workers[rank]
-        if self.seats.carried(rank) and self.exchange_of(rank) >= self.ledgers.iteration:
-            if not self.is_covered():
-                worker.hold = WAITING
-            elif worker.hold == WAITING:
-                worker.hold = 0
+        if self.seats.carried(rank) and not self.is_covered(self.exchange_of(rank)):
+            worker.hold = WAITING
+        elif worker.hold == WAITING:
+            worker.hold = 0
 
     def exchange_of(self, rank: int) -> int:
         """The iteration whose sums a worker sends, or is about to send."""
         plan = self.plans[rank]
         return max(int(self.workers[rank].first_chunk) // self.chunks, plan.iteration if plan.final else 0)
 
-    def is_covered(self) -> bool:
-        """Has somebody taken all that the dead have left undone in this iteration?"""
+    def is_covered(self, iteration: int) -> bool:
+        """Has somebody taken all that the dead have left undone in an iteration?
+
+        Of one before that of the ledgers somebody has all results; of a later one nobody has begun to stand in.
+        """
+        if iteration != self.ledgers.iteration:
+            return iteration < self.ledgers.iteration
         for owner in self.dead:
             self.open_ledger(owner, 0)
         return not any(

@@ -30,7 +30,7 @@ class StandingIn(Helping):
             tell_job(self.world, self.j, False, now_ns)
             return
         self.record.helping = 1
-        iteration = min(int(self.senders[r].oldest) for r in self.alive()) // self.chunks
+        iteration = self.unfinished()
         self.ledgers.begin(iteration)
         self.ledgers.leave(rank)
         self.open_ledger(rank, now_ns)
@@ -65,7 +65,8 @@ class StandingIn(Helping):
             self.workers[rank].hold = RECALLED
         if self.spread:
             for rank in self.alive():
-                if self.workers[rank].hold == 0 and not complete:
+                # What is complete is asked for; what was sent before the death must not go out again as it is.
+                if self.workers[rank].hold == 0 and not (complete and self.exchange_of(rank) <= iteration):
                     self.see_cover(rank)
         elif not self.by_shares and self.settled == iteration:
             self.choose_carriers(recalled)
@@ -103,18 +104,17 @@ class StandingIn(Helping):
         """Is there work of the dead that nobody is going to do, and somebody who waits for its result?"""
         iteration = self.ledgers.iteration
         end = (iteration + 1) * self.chunks
-        if min(int(self.senders[rank].oldest) for rank in self.alive()) // self.chunks != iteration:
+        if self.unfinished() != iteration or any(int(self.senders[r].oldest) >= end for r in self.alive()):
             return False
         busy = any(not self.is_final(rank) or self.workers[rank].hold == RECALLED for rank in self.alive())
-        return not busy and not self.is_covered() and bool(self.waiting(end))
+        return not busy and not self.is_covered(iteration) and bool(self.waiting(end))
 
     def let_go(self, now_ns: int) -> None:
         """Those who carry a dead worker's bit may send as soon as its work has been taken."""
         for rank in self.alive():
             if self.workers[rank].hold != WAITING:
                 continue
-            # Of an earlier iteration somebody has all results: they are asked for.
-            if self.exchange_of(rank) < self.ledgers.iteration or self.is_covered():
+            if self.is_covered(self.exchange_of(rank)):
                 self.workers[rank].hold = 0
                 self.tell(rank, WAKE, now_ns)
 
