@@ -284,7 +284,9 @@ class Helping(Claiming):
         plan, worker = self.plans[rank], self.workers[rank]
         if plan.iteration == self.ledgers.iteration and worker.iteration == plan.iteration:
             return plan.final
-        return int(worker.iteration) > self.ledgers.iteration
+        # Before anybody straggled or died, workers did not ask.
+        sends = worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
+        return int(worker.iteration) >= self.ledgers.iteration + (0 if sends else 1)
 
     def later(self, rank: int, what: int, now_ns: int) -> None:
         """The answer is on its way."""
