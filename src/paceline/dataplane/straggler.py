@@ -99,7 +99,10 @@ def end_iteration(detection: Detection) -> int:
 
 @compiled
 def _median_of_leaders(workers: Any, scratch: Any, computed: bool) -> int:
-    """The lower median over those who lead; over all if nobody does. Insertion sort: there are few."""
+    """The median over those who lead; over all if nobody does. Insertion sort: there are few.
+
+    The upper one where there are two: of two workers the slower one is then behind the other, not behind itself.
+    """
     leaders = 0
     for rank in range(workers.shape[0]):
         leaders += workers[rank].role == LEADING
@@ -114,7 +117,7 @@ def _median_of_leaders(workers: Any, scratch: Any, computed: bool) -> int:
             place -= 1
         scratch[place] = value
         count += 1
-    return int(scratch[(count - 1) // 2])
+    return int(scratch[count // 2])
 
 
 def explain(detection: Detection, rank: int) -> str:

@@ -4,7 +4,8 @@ What can be taken over must be cut. But gradients leave in the last micro-batch'
 much hides less of its exchange when it is cut. Cutting at all times costs nothing where the exchange fits behind that
 one micro-batch; other jobs are cut only while somebody is helped, and only if the work that is taken from the straggler
 is worth more than what the exchange shows. Both are estimated from what the job knows of itself: its
-computation, the size of its gradients, the rate of its link, and how slow the straggler was seen to be.
+computation, the size of its gradients, the rate of its link, and how slow the straggler was seen to be. The network
+that it shares with others is not in that; so where iterations with and without help have been seen, their times decide.
 """
 
 from paceline.dataplane.straggler import BANDWIDTH_STRAGGLER, COMPUTE_STRAGGLER
@@ -32,6 +33,12 @@ class Cutting(Watching):
         self.pays = True
         """Is the stragglers' work worth taking?"""
         self.changed_at = 0
+        self.judged_at = 0
+        self.began_ns = 0
+        self.helped: tuple[int, ...] = ()
+        """The compute stragglers that `took_ns` is about."""
+        self.took_ns: dict[bool, list[int]] = {True: [], False: []}
+        """How long iterations took, cut and not, while they straggled."""
         if self.job.takes_over and not self.is_free_to_cut():
             self.cut(False)
 
@@ -70,6 +77,7 @@ class Cutting(Watching):
         if not self.job.takes_over:
             return False
         self.see_slowness()
+        self.see_times(now_ns)
         before = self.pays, int(self.record.cut_until)
         self.pays = bool(self.dead) or self.is_worth_it(now_ns)
         slow = any(self.role(rank) == COMPUTE_STRAGGLER for rank in self.alive())
@@ -89,6 +97,9 @@ class Cutting(Watching):
         rate = self.n - len(slow) + sum(1.0 / self.slowness.get(rank, 1.0) for rank in slow)
         without_ns = worst * self.compute_ns + self.exposed_ns(1)
         with_ns = self.n * self.compute_ns / rate + self.unit_ns + self.exposed_ns(self.job.parts)
+        if len(self.took_ns[True]) > 1 and self.took_ns[False]:
+            # The first one with help is on its way to it.
+            with_ns, without_ns = min(self.took_ns[True][1:]), min(self.took_ns[False])
         worth = with_ns < (1.0 - GAIN_MIN) * without_ns
         if worth != self.pays:
             word = "worth it" if worth else "not worth it"
@@ -100,6 +111,17 @@ class Cutting(Watching):
                 f"without; the slowest takes {worst:.2g} times as long",
             )
         return worth
+
+    def see_times(self, now_ns: int) -> None:
+        """Keep how long the last iteration took, if somebody straggled in it."""
+        slow = tuple(rank for rank in self.alive() if self.role(rank) == COMPUTE_STRAGGLER)
+        if slow != self.helped:
+            self.helped, self.took_ns = slow, {True: [], False: []}
+        if self.iteration > self.judged_at:
+            was_cut = bool(self.record.cut_from <= self.judged_at < self.record.cut_until)
+            if slow and self.iteration == self.judged_at + 1:
+                self.took_ns[was_cut].append(now_ns - max(self.began_ns, int(self.record.started_ns)))
+            self.judged_at, self.began_ns = self.iteration, now_ns
 
     def see_slowness(self) -> None:
         """How far stragglers have come in an iteration, against the leaders' median."""

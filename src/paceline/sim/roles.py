@@ -2,7 +2,7 @@
 
 With custody a change of roles begins an epoch: leaders complete sums at their own fan-in and keep them among
 themselves, stragglers' packets never hold an aggregator (`dataplane/roles.py`). Takeover alone changes no role there.
-With both, custody is for what takeover does not reach: a slow link, or work that is not worth taking.
+With both, custody is for what takeover does not reach: a slow link.
 """
 
 import numpy as np
@@ -50,10 +50,9 @@ class Roles(Cutting):
         return (leaders if helps else set(alive)), helps
 
     def needs_custody(self) -> bool:
-        """Do sums wait for somebody whose work nobody takes?"""
-        if not self.has_custody or not self.takes_over or not self.pays:
-            return self.has_custody
-        return any(self.role(rank) == BANDWIDTH_STRAGGLER for rank in self.alive())
+        """Is a straggler to be waited for by custodians? Not where takeover is there for it."""
+        held_up = any(self.role(rank) == BANDWIDTH_STRAGGLER for rank in self.alive())
+        return self.has_custody and (held_up or not self.takes_over)
 
     def moves_custodians(self) -> bool:
         """Must workers keep sums that somebody else kept?"""

@@ -148,11 +148,12 @@ class Watching:
         """Write everyone's progress, in chunks, into the detection's records."""
         done = np.minimum(self.workers.work_ns, self.compute_ns)
         computed = self.workers.iteration * self.chunks + self.chunks * done // self.compute_ns
-        # Who was told to hold its packets is not slow.
-        unsent = np.where(self.workers.hold != 0, 0, np.maximum(0, self.senders.released - self.senders.next))
         window = np.maximum(np.maximum(1.0, self.senders.window), self.senders.window_max / 2)
         behind = np.maximum(0, self.senders.oldest.max() - self.senders.oldest)
         queued = self.world.links.state.length[self.world.endpoints.host[self.first : self.first + self.n]]
+        # Who was told to hold its packets is not slow, nor who has nothing on its way and waits for others' parts.
+        waits = (self.workers.hold != 0) | ((queued == 0) & (behind == 0))
+        unsent = np.where(waits, 0, np.maximum(0, self.senders.released - self.senders.next))
         # In help mode nobody is held back by a window, and a lag shows as it is.
         lag = np.where(self.senders.leaders == 0, np.maximum(behind, queued) / window, 0.0)
         coupled = np.where(unsent > 0, self.detection.options[0].theta_chunks * lag / COUPLED_SHARE, 0)
