@@ -29,12 +29,26 @@ class Claiming(Roles):
         self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
 
     def orphan(self, rank: int) -> int:
-        """A dead worker whose part a straggler must compute, since nobody else will come to it; -1 if there is none."""
+        """A dead worker whose part a straggler must compute, since nobody else will come to it; -1 if there is none.
+
+        What it has begun to adopt it adopts as a whole, whoever may have come since.
+        """
+        for owner in sorted(self.plans[rank].adopted & self.dead & self.ledgers.open.keys()):
+            if self.adopter(owner) == rank and self.ledgers.free(owner):
+                return owner
         if any(self.may_come(other) for other in self.alive() if other != rank):
             return -1
         for owner in sorted(self.dead & self.ledgers.open.keys()):
             if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
                 return owner
+        return -1
+
+    def adopter(self, owner: int) -> int:
+        """Who computes all of a dead worker's part alone, and carries its bit; -1 if nobody does."""
+        for rank in self.alive():
+            plan = self.plans[rank]
+            if plan.iteration == self.ledgers.iteration and owner in plan.adopted:
+                return rank
         return -1
 
     def may_come(self, rank: int) -> bool:
@@ -86,6 +100,7 @@ class Claiming(Roles):
         for owner in dict.fromkeys([*self.owners(), *self.ledgers.open]):
             if (
                 owner == rank
+                or self.adopter(owner) not in (-1, rank)
                 or (plan.owner >= 0 and owner != plan.owner)
                 or not self.open_ledger(owner, now_ns)
             ):

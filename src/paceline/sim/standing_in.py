@@ -146,7 +146,11 @@ class StandingIn(Helping):
 
     def free_for(self, rank: int, plan: WorkPlan) -> int:
         """Whose free micro-batches a recalled worker may compute; -1 if nobody's."""
-        free = [owner for owner in self.ledgers.open if self.ledgers.free(owner)]
+        free = [
+            owner
+            for owner in self.ledgers.open
+            if self.ledgers.free(owner) and self.adopter(owner) in (-1, rank)
+        ]
         if rank in self.ledgers.open:
             bound = rank
         elif plan.owner < 0:

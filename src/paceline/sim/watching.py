@@ -151,15 +151,22 @@ class Watching:
         window = np.maximum(np.maximum(1.0, self.senders.window), self.senders.window_max / 2)
         behind = np.maximum(0, self.senders.oldest.max() - self.senders.oldest)
         queued = self.world.links.state.length[self.world.endpoints.host[self.first : self.first + self.n]]
-        # Who was told to hold its packets is not slow, nor who has nothing on its way and waits for others' parts.
-        waits = (self.workers.hold != 0) | ((queued == 0) & (behind == 0))
-        unsent = np.where(waits, 0, np.maximum(0, self.senders.released - self.senders.next))
+        unsent = np.maximum(0, self.senders.released - self.senders.next)
+        # What all who have computed as much could not send, they wait to send: for parts of somebody who has not.
+        ahead = (computed >= np.sort(computed)[self.n // 2]) & (self.workers.hold == 0)
+        common = unsent[ahead].min() if ahead.any() else 0
+        # Who was told to hold its packets is not slow.
+        own = np.where(self.workers.hold != 0, 0, np.maximum(0, unsent - common))
         # In help mode nobody is held back by a window, and a lag shows as it is.
         lag = np.where(self.senders.leaders == 0, np.maximum(behind, queued) / window, 0.0)
-        coupled = np.where(unsent > 0, self.detection.options[0].theta_chunks * lag / COUPLED_SHARE, 0)
+        coupled = np.where(
+            (unsent > 0) & (self.workers.hold == 0),
+            self.detection.options[0].theta_chunks * lag / COUPLED_SHARE,
+            0,
+        )
         records = self.detection.workers
         records.computed[:] = computed
-        records.delivered[:] = computed - unsent - coupled.astype(np.int64)
+        records.delivered[:] = computed - own - coupled.astype(np.int64)
         for rank in self.dead:
             records[rank].computed = records[rank].delivered = int(computed.max())
 
