@@ -294,7 +294,7 @@ def all_points(quick: bool) -> list[Point]:
     for direction, model, (policy, mode) in itertools.product(
         ("to", "from"), ("resnet50",) if quick else MODELS, contended
     ):
-        points.append(Point(f"traffic {direction}", model, 8, 1.0, 0.0, policy, mode, iterations, scale))
+        points.append(Point(f"traffic {direction}", model, 8, 1.0, 0.0, policy, mode, 8, scale))
     for model, (policy, mode) in itertools.product(models, (("atp", "off"), ("atp", "both"))):
         points.append(Point("nobody", model, 8, 1.0, 0.0, policy, mode, iterations, scale))
     for policy, mode, seed in itertools.product(

@@ -17,6 +17,8 @@ REST_COST = 0.01
 """Cutting when nobody straggles may cost so much of an iteration."""
 GAIN_MIN = 0.03
 """Help that is expected to give less than this is not begun."""
+TRIES = 2
+"""After so many iterations that all took longer than expected, a way that may be quicker is tried."""
 SLOWNESS_MAX = 16.0
 
 
@@ -38,7 +40,7 @@ class Cutting(Watching):
         self.helped: tuple[int, ...] = ()
         """The compute stragglers that `took_ns` is about."""
         self.took_ns: dict[bool, list[int]] = {True: [], False: []}
-        """How long iterations took, cut and not, while they straggled."""
+        """How long iterations took, cut and not, while they straggled and nobody else did."""
         if self.job.takes_over and not self.is_free_to_cut():
             self.cut(False)
 
@@ -55,6 +57,14 @@ class Cutting(Watching):
         """Does it cost next to nothing, even if nobody straggles?"""
         uncut_ns = self.compute_ns + self.exposed_ns(1)
         return self.exposed_ns(self.job.parts) - self.exposed_ns(1) <= REST_COST * uncut_ns
+
+    def seems_free(self) -> bool:
+        """While nobody computes slowly: do iterations that are cut take no longer than expected, or than others?"""
+        cut_ns, uncut_ns = self.took_ns[True], self.took_ns[False]
+        if not self.helped and cut_ns and uncut_ns:
+            return min(cut_ns) <= (1.0 + REST_COST) * min(uncut_ns)
+        expected_ns = self.compute_ns + self.exposed_ns(self.job.parts)
+        return len(cut_ns) < TRIES or min(cut_ns) <= (1.0 + GAIN_MIN) * expected_ns
 
     def is_cut(self, rank: int) -> bool:
         """Is this worker's present iteration cut?"""
@@ -84,7 +94,7 @@ class Cutting(Watching):
         held_up = any(self.role(rank) == BANDWIDTH_STRAGGLER for rank in self.alive())
         if min((int(self.workers[rank].iteration) for rank in self.alive()), default=0) >= self.changed_at:
             # One change at a time: all workers of an iteration do the same.
-            at_rest = self.is_free_to_cut() and not held_up
+            at_rest = self.is_free_to_cut() and not held_up and self.seems_free()
             self.cut(bool(self.dead) or (self.pays if slow else at_rest))
         return (self.pays, int(self.record.cut_until)) != before
 
@@ -113,14 +123,18 @@ class Cutting(Watching):
         return worth
 
     def see_times(self, now_ns: int) -> None:
-        """Keep how long the last iteration took, if somebody straggled in it."""
+        """Keep how long the last iteration took, as long as the same workers straggle, or nobody does."""
         slow = tuple(rank for rank in self.alive() if self.role(rank) == COMPUTE_STRAGGLER)
         if slow != self.helped:
             self.helped, self.took_ns = slow, {True: [], False: []}
         if self.iteration > self.judged_at:
             was_cut = bool(self.record.cut_from <= self.judged_at < self.record.cut_until)
-            if slow and self.iteration == self.judged_at + 1:
-                self.took_ns[was_cut].append(now_ns - max(self.began_ns, int(self.record.started_ns)))
+            took_ns = now_ns - max(self.began_ns, int(self.record.started_ns))
+            if self.judged_at == 0:
+                # It ended with its computation, and did not wait for an exchange before.
+                took_ns += round(self.exposed_ns(self.job.parts if was_cut else 1))
+            if self.iteration == self.judged_at + 1 and not (was_cut and self.judged_at == 0):
+                self.took_ns[was_cut].append(took_ns)
             self.judged_at, self.began_ns = self.iteration, now_ns
 
     def see_slowness(self) -> None:
