@@ -84,6 +84,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"there is no {unknown[0]!r} to compile; known: {', '.join(PARTS)}", file=sys.stderr)
         return EXIT_USAGE
     if arguments and arguments[0].startswith("--here="):
+        if parts[0] != PARTS[0]:
+            # The longest has a processor to itself; the others share what is left.
+            os.nice(10)
         compile_part(parts[0])
         return EXIT_OK
     try:

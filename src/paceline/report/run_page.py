@@ -129,9 +129,16 @@ def add_switch(page: Page, run: RunData, until_s: float | None = None) -> None:
                 [use.preemptions for use in uses],
             )
         ]
-        rows.append((job, *(_whole(value) for value in (max(held, default=None), *last))))
+        most = max(held, default=None)
+        rows.append((job, None if most is None else f"{most:.2g}", *(_whole(value) for value in last)))
     page.table(
-        ("job", "aggregators seen at most", "chunks summed", "packets without a place", "preemptions by it"),
+        (
+            "job",
+            "aggregators held at most, in a second's average",
+            "chunks summed",
+            "packets without a place",
+            "preemptions by it",
+        ),
         rows,
     )
 
