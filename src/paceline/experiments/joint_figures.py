@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
+from paceline.experiments.page_tables import put_tables
+
 BEGIN = "<!-- figures: joint -->"
-END = "<!-- end of figures -->"
 _LABELS = {
     "ff": "first-fit",
     "sjf-bco": "SJF-BCO",
@@ -78,11 +79,7 @@ def _number(text: str, digits: int) -> str:
 
 def write(folder: Path, page: Path) -> None:
     """Put the tables into the page."""
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    tables = "\n\n".join([summary_table(folder), cells_tables(folder), ideas_table(folder)])
-    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    put_tables(page, BEGIN, summary_table(folder), cells_tables(folder), ideas_table(folder))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
+from paceline.experiments.page_tables import put_tables
+
 BEGIN = "<!-- figures: sa-atp -->"
-END = "<!-- end of figures -->"
 _NAMES = {
     "iteration_cut_n8_f2.5": "iteration time cut, N = 8, f = 2.5",
     "iteration_cut_n8_f4": "iteration time cut, N = 8, f = 4",
@@ -67,11 +68,7 @@ def _ms(row: dict[str, str] | None, key: str) -> str:
 
 def write(folder: Path, page: Path) -> None:
     """Put the tables into the page."""
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    body = f"{BEGIN}\n\n{claims_table(folder)}\n\n{times_table(folder)}\n\n{END}"
-    page.write_text(before + body + after, encoding="utf-8")
+    put_tables(page, BEGIN, claims_table(folder), times_table(folder))
 
 
 if __name__ == "__main__":
