@@ -79,7 +79,10 @@ class Ranks:
             try:
                 process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"rank {rank} hangs:\n{self.log(rank)[-3000:]}") from None
+                logs = "\n".join(
+                    f"rank {other}:\n{self.log(other)[-2500:]}" for other in range(len(self.processes))
+                )
+                raise AssertionError(f"rank {rank} hangs\n{logs}") from None
         for rank, process in enumerate(self.processes):
             assert process.returncode == 0, (
                 f"rank {rank} ended with {process.returncode}:\n{self.log(rank)[-3000:]}"

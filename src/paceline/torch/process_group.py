@@ -2,8 +2,8 @@
 
 A `ProcessGroup` in Python around an inner Gloo group. All-reduces of one dense CPU tensor (SUM and AVG;
 float32, bfloat16, float16, int32) go to a *reducer*: shared memory, the network, or both. Everything else,
-and every collective that torch may add, goes to Gloo: the inner group is registered as this group's backend
-for CPU tensors, and what is not overridden here falls through to it.
+and every collective that torch may add, goes to Gloo (`falling_through`): the inner group is registered as this
+group's backend for CPU tensors, and as that of a plain group which does what is not overridden here.
 
 Whether an all-reduce is ours depends only on what all ranks have in common: format, operation, number of
 tensors. So all ranks take the same way.
@@ -17,6 +17,7 @@ import torch
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from paceline.priority import priority as priority_of
+from paceline.torch.falling_through import hand_over, plain_group, register_gloo
 from paceline.torch.journal import Journal
 from paceline.torch.making import make_reducer
 from paceline.torch.reduction import (
@@ -45,8 +46,8 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, size)
         self._timeout_s = timeout.total_seconds()
         self.inner: Any = ProcessGroupGloo(store, rank, size, timeout=timeout)
-        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, self.inner)
-        self._set_default_backend(ProcessGroup.BackendType.GLOO)
+        register_gloo(self, self.inner)
+        self._plain = plain_group(rank, size, self.inner)
         self.journal = Journal(name, rank)
         settings = read_settings()
         self._expected = Expected(settings)
@@ -136,6 +137,9 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
         """The backend's name."""
         return "paceline"
+
+
+hand_over(PacelineGroup, "_plain")
 
 
 def _options(op: Any, timeout: timedelta | None) -> Any:
