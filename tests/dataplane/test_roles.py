@@ -283,3 +283,8 @@ def test_a_straggler_that_keeps_all_may_say_so_by_its_share() -> None:
     sending.set_share(sender.all, 0, np.uint64(0), 1, ALL_SHARES)
     packet = sender.poll()
     assert (packet.mask, packet.share) == (0, ALL_SHARES)
+
+
+def test_leaders_of_a_helped_job_are_in_no_hurry() -> None:
+    assert sending.urgency(header(flag=0), 200) == 200
+    assert sending.urgency(header(flag=wire.CUSTODY), 200) == 0

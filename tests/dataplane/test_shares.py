@@ -279,11 +279,41 @@ def test_shares_of_one_owner_too_many_are_refused() -> None:
 def test_leaders_are_acknowledged_when_they_are_counted_and_again() -> None:
     keeper = Keeper()
     for _ in range(2):
-        out = part(keeper, 1, 0, 1, flag=wire.CUSTODY)
+        out = part(keeper, 1, 0, 1, flag=wire.CUSTODY, fan_in=2)
         assert (out.verdict, out.packet.kind, out.packet.mask) == (custody.ACKNOWLEDGE, wire.ACK, 3)
         assert (out.packet.count, out.packet.flag, out.packet.custodian) == (0, wire.CUSTODY, 9)
     assert keeper.all.values[0, 0].tolist() == [1, 2]
     assert keeper.count(custody.ACKS_SENT) == 2
+
+
+def test_leaders_are_acknowledged_together() -> None:
+    keeper = Keeper((4,))
+    assert part(keeper, 1, 0, flag=wire.CUSTODY, fan_in=3).verdict == custody.NOTHING
+    assert part(keeper, 1, 0, flag=wire.CUSTODY, fan_in=3).verdict == custody.NOTHING, "again, and not yet"
+    out = part(keeper, 1, 3, flag=wire.CUSTODY | wire.FLUSH, fan_in=1)
+    assert (out.verdict, out.packet.mask) == (custody.ACKNOWLEDGE, 8), "a straggler waits for nobody"
+    out = part(keeper, 1, 1, 2, flag=wire.CUSTODY, fan_in=3)
+    assert out.verdict == custody.MULTICAST, "the last part makes the result"
+
+    out = part(keeper, 1, 0, chunk=1, flag=wire.CUSTODY, fan_in=3)
+    out = part(keeper, 1, 1, 2, chunk=1, flag=wire.CUSTODY, fan_in=3)
+    assert (out.verdict, out.packet.mask) == (custody.ACKNOWLEDGE, 7)
+    out = part(keeper, 1, 0, chunk=1, flag=wire.CUSTODY, fan_in=3)
+    assert (out.verdict, out.packet.mask) == (custody.ACKNOWLEDGE, 1), "again, to who asks"
+
+
+def test_a_chunk_that_lacks_leaders_is_asked_for_sooner_than_one_that_lacks_its_straggler() -> None:
+    keeper = Keeper((4,), patience_ns=1000, patience_led_ns=10)
+    state = keeper.state
+    part(keeper, 1, 3, flag=wire.CUSTODY | wire.FLUSH, fan_in=1)
+    assert keeper.all.chunks[0, 0].due_ns == state.timer_ns == 1000
+    part(keeper, 1, 0, flag=wire.CUSTODY, fan_in=3)
+    assert keeper.all.chunks[0, 0].due_ns == state.timer_ns == 10
+    assert [asked.kind for asked in keeper.round(10)] == [wire.REMINDER]
+    assert keeper.all.chunks[0, 0].due_ns == 20
+
+    part(keeper, 1, 0, 1, 2, chunk=1, flag=wire.CUSTODY, fan_in=3)
+    assert keeper.all.chunks[0, 1].due_ns == 1000
 
 
 def test_what_is_not_counted_is_not_acknowledged() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
-from paceline.dataplane.custodian_state import OPEN, PULLS_SENT, REMINDERS_SENT, Custodians
+from paceline.dataplane.custodian_state import LED_IN_PART, OPEN, PULLS_SENT, REMINDERS_SENT, Custodians
 from paceline.dataplane.sender_state import NEVER_NS
 from paceline.dataplane.wire import MAGIC, PULL, REMINDER, VERSION
 
@@ -42,7 +42,9 @@ def poll_transmit(custodians: Custodians, k: int, packet: Any) -> bool:
             continue
         overdue = entry.due_ns <= custodian.now_ns
         if overdue:
-            wait_ns = custodian.patience_ns << min(entry.attempts // 2, 10)
+            hurries = entry.led == LED_IN_PART and custodian.patience_led_ns > 0
+            patience_ns = custodian.patience_led_ns if hurries else custodian.patience_ns
+            wait_ns = patience_ns << min(entry.attempts // 2, 10)
             entry.due_ns = custodian.now_ns + min(wait_ns, custodian.patience_max_ns)
             entry.attempts += 1
         custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)

@@ -13,7 +13,8 @@ only when every contribution is in; a chunk that is done answers whatever comes 
 again. A chunk that has waited too long sends a reminder to the switch, the next time a pull to the workers whose
 contribution is missing, and so on in turn, with back-off [reminder: ours, after ESA; pull: ours] (`asking.py`).
 
-With custody, what is counted is acknowledged to its workers, the first time and again; the leaders then run ahead. A
+With custody, what is counted is acknowledged: a straggler's at once, the leaders' when all leaders of a rack are in, so
+that they run ahead side by side [ours: one that ran ahead alone would leave the others' sums waiting in the switch]. A
 query is answered with the result, with an acknowledgement if the asker's contribution is counted, and with a pull if
 not. It also opens a chunk that nobody has brought yet, so that others are asked for it [ours].
 
@@ -48,7 +49,10 @@ from paceline.dataplane.custodian_state import (
     FINISHED,
     FINISHES,
     KEPT,
+    LED,
+    LED_IN_PART,
     MULTICAST,
+    NOT_LED,
     NOTHING,
     OPEN,
     OUTDATED,
@@ -158,7 +162,7 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
     if packet.share and not has_room(custodians, k, at, packet.owner):
         custodians.counters[k, REFUSED] += 1
         return NOTHING
-    return _merge(custodians, k, at, packet, buffer, row)
+    return _merge(custodians, k, at, packet, buffer, row, now_ns)
 
 
 @compiled_inner
@@ -217,12 +221,15 @@ def _open(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> 
     entry.state = OPEN
     entry.flag = 0
     # What was flushed is not in the switch any more: no reminder there, the workers are asked at once.
+    entry.led = NOT_LED
     entry.attempts = 1 if custodian.eager != 0 and packet.flag & FLUSH else 0
     entry.priority = packet.priority
     entry.index = packet.index
     entry.exponent = packet.exponent
     entry.due_ns = now_ns + custodian.patience_ns
     clear(custodians, k, at)
+    for rack in range(custodians.leads.shape[2]):
+        custodians.leads[k, at, rack] = NO_BITS
     for lane in range(custodians.values.shape[2]):
         custodians.values[k, at, lane] = 0
     if custodian.high == 0:
@@ -243,7 +250,7 @@ def _copy_in(custodians: Custodians, k: int, at: int, buffer: Any, row: int, ove
 
 
 @compiled_inner
-def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
+def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
     """The disjoint-accept rule; a full mask makes the result."""
     entry = custodians.chunks[k, at]
     replaces = not is_disjoint(custodians, k, at, packet)
@@ -251,7 +258,7 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
         if not covers(custodians, k, at, packet):
             custodians.counters[k, OVERLAPS] += 1
             if packet.flag & WITH_CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
-                return _acknowledge(custodians, k, packet)
+                return _acknowledge(custodians, k, packet) if _is_led(custodians, k, at, packet) else NOTHING
             return NOTHING
         clear(custodians, k, at)
     custodians.counters[k, ACCEPTED] += 1
@@ -265,7 +272,39 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
         entry.offer = mix(custodians.state[k].job + 1, entry.chunk + 0x10001) % slots
         return _finish(custodians, k, at, packet, buffer, row)
     if packet.flag & WITH_CUSTODY and packet.level == 1:
+        return _count_leaders(custodians, k, at, packet, now_ns)
+    return NOTHING
+
+
+@compiled_inner
+def _is_led(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
+    """Are all leaders of the packet's rack counted? True of who has nobody to wait for: stragglers, a single leader."""
+    return bool(
+        packet.fan_in <= 1
+        or packet.mask == NO_BITS
+        or popcount(custodians.leads[k, at, packet.rack]) >= packet.fan_in
+    )
+
+
+@compiled_apart
+def _count_leaders(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> int:
+    """Acknowledge to all leaders of a rack at once; while some are missing, the wait for them is short."""
+    custodian = custodians.state[k]
+    entry = custodians.chunks[k, at]
+    if packet.fan_in <= 1 or packet.mask == NO_BITS:
         return _acknowledge(custodians, k, packet)
+    custodians.leads[k, at, packet.rack] |= packet.mask
+    if _is_led(custodians, k, at, packet):
+        entry.led = LED
+        entry.attempts = 0
+        entry.due_ns = now_ns + custodian.patience_ns
+        packet.mask = custodians.leads[k, at, packet.rack]
+        return _acknowledge(custodians, k, packet)
+    if entry.led != LED_IN_PART and custodian.patience_led_ns > 0:
+        entry.due_ns = now_ns + custodian.patience_led_ns
+        if custodian.reminders != 0 or custodian.pulls != 0:
+            custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
+    entry.led = LED_IN_PART
     return NOTHING
 
 

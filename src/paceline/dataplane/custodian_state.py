@@ -57,6 +57,7 @@ CUSTODIAN = np.dtype(
         ("slots", "i8"),
         ("patience_ns", "i8"),
         ("patience_max_ns", "i8"),
+        ("patience_led_ns", "i8"),
         ("timer_ns", "i8"),
         ("low", "i8"),
         ("high", "i8"),
@@ -65,6 +66,8 @@ CUSTODIAN = np.dtype(
     ],
     align=True,
 )
+"""A custodian. A chunk waits for `patience_ns` before others are asked for it; one that some of the leaders have
+brought waits for `patience_led_ns` (0: as long)."""
 
 CUSTODY = np.dtype(
     [
@@ -79,16 +82,23 @@ CUSTODY = np.dtype(
         ("flag", "u1"),
         ("priority", "u1"),
         ("owners", "u1"),
+        ("led", "u1"),
     ],
     align=True,
 )
-"""What a custodian keeps of a chunk; `owners` is how many workers are counted in part."""
+"""What a custodian keeps of a chunk. `owners`: how many workers are counted in part; `led`: with custody, are its
+leaders in, or some of them?"""
+
+NOT_LED = 0
+LED_IN_PART = 1
+LED = 2
 
 
 class Custodians(NamedTuple):
     """Custodians of a driver: `state[k]`, chunks in `chunks[k, chunk % ring]`, workers in `masks`.
 
-    Workers that are helped have an entry of `owners` (-1: none) and their micro-batches in `shares` beside it.
+    Workers that are helped have an entry of `owners` (-1: none) and their micro-batches in `shares` beside it;
+    `leads` has the leaders whose contributions are counted.
     """
 
     state: Any
@@ -99,6 +109,7 @@ class Custodians(NamedTuple):
     counters: Any
     owners: Any
     shares: Any
+    leads: Any
 
 
 def new_custodians(count: int, ring: int, racks: int, width: int, owners: int = 4) -> Custodians:
@@ -120,4 +131,5 @@ def new_custodians(count: int, ring: int, racks: int, width: int, owners: int = 
         np.zeros((count, len(COUNTER_NAMES)), dtype=np.int64),
         np.full((count, ring, owners), -1, dtype=np.int32),
         np.zeros((count, ring, owners), dtype=np.uint64),
+        np.zeros((count, ring, racks), dtype=np.uint64),
     )

@@ -5,6 +5,7 @@
     handle_ack   the custodian counts a chunk: it leaves the window and waits for its result alone
     handle_pull  a custodian asks: the driver is told to answer with the held result, or to poll
     change_epoch whatever has no result is sent again, as new
+    urgency      what becomes of a packet's priority in help mode
 
 In help mode leaders send with `custody` and the fan-in of the leaders of their rack (all bits that these carry),
 so that aggregators complete without the straggler; a straggler has `flush_always` as well and never holds an
@@ -35,7 +36,7 @@ from paceline.dataplane.sender_state import (
     Senders,
 )
 from paceline.dataplane.shares import owner_bit
-from paceline.dataplane.wire import ECN, FLUSH, PULL
+from paceline.dataplane.wire import CUSTODY, ECN, FLUSH, PULL
 
 _BACKOFF_ANSWERED = 8
 
@@ -120,6 +121,12 @@ def handle_ack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     mark_credited(sender, flight, now_ns)
     find_lost(senders, i, now_ns)
     return True
+
+
+@compiled
+def urgency(packet: Any, priority: int) -> int:
+    """A packet's priority: none where it waits for a straggler anyway; so leaders of a helped job make room."""
+    return 0 if packet.flag & CUSTODY else priority
 
 
 @compiled

@@ -47,6 +47,7 @@ from paceline.dataplane.roles import (
     resend,
     set_share,
     take_role,
+    urgency,
 )
 from paceline.dataplane.sender_state import (
     ANSWER_IT,
@@ -103,6 +104,7 @@ __all__ = [
     "set_share",
     "start",
     "take_role",
+    "urgency",
 ]
 
 

@@ -146,7 +146,7 @@ class Point:
                 "network": network,
                 "switch": {"slots": 2 * network.bdp_packets()},
                 "transport": {"resends_max": 100_000, **settings},
-                "straggler": {"budget": "64 kB", "patience": "100 us"},
+                "straggler": {"budget": "64 kB"},
                 "job": [
                     {"name": "train", "straggler": self.mode, "iterations": self.iterations, **common},
                     {

@@ -66,6 +66,7 @@ def end_round(loop: Loop, now_ns: int) -> None:
     if rtt_ns > 0.0:
         sender.reorder_rtts = min(max(1.5, 1.0 + 4.0 * sender.rttvar_ns / rtt_ns), 3.0)
         patience_ns = min(max(2.0 * rtt_ns, _PATIENCE_MIN_NS), _PATIENCE_MAX_NS)
+        loop.custodians.state[0].patience_led_ns = int(patience_ns)
         if sender.custody != 0:
             patience_ns = max(patience_ns, loop.roles.watch[0].patience_ns)
         loop.custodians.state[0].patience_ns = int(patience_ns)

@@ -78,7 +78,8 @@ def pump(world: World, w: int, now_ns: int) -> None:
             post(world, host, p, ring.successor(world, w))
             continue
         place = packet.chunk - worker.first_chunk
-        packet.priority = world.priorities[worker.job, step, world.layer_of[job.table + place]]
+        priority = world.priorities[worker.job, step, world.layer_of[job.table + place]]
+        packet.priority = sending.urgency(packet, priority)
         leaders = world.senders.state[w].leaders
         if job.on_workers != 0 and (job.custodians == 0 or leaders != NO_BITS):
             packet.custodian = custody.custodian_for(packet.chunk, job.workers, leaders, packet.epoch)

@@ -15,9 +15,9 @@ from paceline.sim.orders import WAKE
 from paceline.sim.seats import Seats
 from paceline.sim.watching import Plan
 
-REORDER_CHUNKS = 64
-REORDER_RTTS = 2.0
-"""With custodians on many hosts: results overtake each other by so much, and nothing is lost."""
+REORDER_CHUNKS = 24
+REORDER_RTTS = 1.0
+"""With custodians on many hosts: acknowledgements and results overtake each other by so much, and nothing is lost."""
 
 
 class Roles(Cutting):
@@ -120,3 +120,4 @@ class Roles(Cutting):
             first = int(self.record.first_custodian)
             keepers = self.world.custodians.state[first : first + self.n]
             keepers.patience_ns = self.help.patience if helps else self.plain_patience_ns
+            keepers.patience_led_ns = self.plain_patience_ns
