@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.ports import free_port
 from tests.docs.pages import ROOT
 
 pytest.importorskip("torch")
@@ -44,22 +44,8 @@ def _run(command: str) -> str:
     return out
 
 
-def _free_ports() -> int:
-    """A port whose neighbour is free too: the switch's shard takes it."""
-    for port in range(21_000, 29_000, 7):
-        with (
-            contextlib.suppress(OSError),
-            socket.socket() as one,
-            socket.socket(type=socket.SOCK_DGRAM) as two,
-        ):
-            one.bind(("127.0.0.1", port))
-            two.bind(("127.0.0.1", port + 1))
-            return port
-    raise AssertionError("no free port")
-
-
 def test_the_backend() -> None:
-    port = _free_ports()
+    port = free_port(after=1)
     command = f"exec {_command('paceline switch --memory')} --listen 127.0.0.1:{port}"
     with subprocess.Popen(command, shell=True, cwd=ROOT, env=_environment()) as switch:
         try:

@@ -13,6 +13,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from paceline.ports import free_port
+
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
@@ -25,17 +27,6 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "slurmd starts jobs as their users, which takes root"
     return ""
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 class Slurm:
@@ -129,7 +120,7 @@ class Slurm:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         host = socket.gethostname()
-        control, *ports = free_ports(1 + self.nodes)
+        control, *ports = (free_port() for _ in range(1 + self.nodes))
         gres = [f"Gres=gpu:{self.gpus}" if self.gpus else ""]
         lines = [
             "ClusterName=paceline",

@@ -29,5 +29,6 @@ def on_two_servers(rank: int) -> dict[str, Any]:
 
 
 def test_slots_of_one_machine_that_stand_for_servers_are_hosts_of_their_own(tmp_path: Path) -> None:
-    results = run_ranks(4, f"{HERE}:on_two_servers", tmp_path)
+    # Interpreted: nobody waits for a compiler.
+    results = run_ranks(4, f"{HERE}:on_two_servers", tmp_path, {"NUMBA_DISABLE_JIT": "1"})
     assert results == [{"sum": 10.0, "workers": 2, "host_ranks": 2}] * 4

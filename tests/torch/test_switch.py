@@ -19,7 +19,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 
-from tests.torch.ranks import ROOT, Ranks, free_port
+from paceline.ports import free_port
+from tests.torch.ranks import ROOT, Ranks
 
 HERE = "tests.torch.test_switch"
 
@@ -28,7 +29,7 @@ class Switch:
     """`paceline switch` on loopback; `kill` and `start` again on the same ports."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port, self._folder, self._options = free_port(), folder, options
+        self.port, self._folder, self._options = free_port(after=1), folder, options
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

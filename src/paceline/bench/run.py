@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import selectors
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from paceline.bench.plan import HOST, OURS, Outcome, Plan, Row
 from paceline.bench.processes import ChildError, Children
 from paceline.dataplane.compiled import cache_folder
 from paceline.live import namespaces
+from paceline.ports import free_port
 
 RENDEZVOUS_PORT = 29577
 CONTROL_PORT = 7077
@@ -72,7 +72,7 @@ def _place(plan: Plan) -> Iterator[Place]:
     if plan.rate_bps is None:
         alike = tuple(_as_it_is for _ in range(plan.workers))
         addresses = ("127.0.0.1",) * plan.workers
-        yield Place("127.0.0.1", _free_port(), addresses, "lo", _free_port(), _as_it_is, alike)
+        yield Place("127.0.0.1", free_port(plan.shards), addresses, "lo", free_port(), _as_it_is, alike)
         return
     with namespaces.star(plan.workers, plan.rate_bps, mtu=plan.mtu) as star:
         yield Place(
@@ -92,13 +92,6 @@ def _as_it_is(command: list[str]) -> list[str]:
 
 def _within(namespace: str) -> Command:
     return lambda command: namespaces.inside(namespace, command)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _start_switch(children: Children, plan: Plan, place: Place) -> None:

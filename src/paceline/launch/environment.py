@@ -11,9 +11,6 @@ from paceline.launch.protocol import Share, Task
 MARK = "PACELINE_ATTEMPT"
 """Carries the attempt's token: whatever process has it belongs to that attempt."""
 
-FIRST_PORT, PORTS = 20_000, 10_000
-"""Where an engine's job id or token is turned into MASTER_PORT; below the ports that Linux gives out itself."""
-
 MEANINGS: dict[str, str] = {
     "RANK": "number of this process in the job, from 0",
     "WORLD_SIZE": "processes of the job, one for each slot",

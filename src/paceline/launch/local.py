@@ -19,6 +19,7 @@ from typing import Any
 from paceline.launch import processes, supervisor
 from paceline.launch.environment import MARK, rank_environments
 from paceline.launch.protocol import FoundServer, Handle, Observation, Open, RefusedError, ServerState, Task
+from paceline.ports import free_port
 
 START_LIMIT_S = 60.0
 
@@ -53,7 +54,7 @@ class Local:
     def prepare(self, task: Task) -> Handle:
         folder = Path(task.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_task(folder, task, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(processes.free_port())})
+        write_task(folder, task, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
         return {"folder": task.folder}
 
     def release(self, task: Task, handle: Handle) -> None:

@@ -85,10 +85,3 @@ def kill_marked(name: str, value: str) -> int:
                 os.kill(pid, signal.SIGKILL)
         killed |= left
     return len(killed)
-
-
-def free_port() -> int:
-    """A TCP port that is free on this machine now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

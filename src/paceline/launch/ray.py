@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch.environment import FIRST_PORT, PORTS, rank_environments
+from paceline.launch.environment import rank_environments
 from paceline.launch.protocol import (
     FoundServer,
     GoneError,
@@ -32,6 +32,7 @@ from paceline.launch.protocol import (
     UnreachableError,
 )  # fmt: skip
 from paceline.launch.ray_nodes import Node, nodes_of
+from paceline.ports import FIRST_PORT, PORTS
 
 NAMESPACE = "paceline"
 PIN = 0.001

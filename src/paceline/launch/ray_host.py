@@ -9,14 +9,16 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from paceline.launch import processes
 from paceline.launch.environment import MARK
-from paceline.launch.supervisor import read_json
+from paceline.launch.supervisor import STOPS, read_json
 
 PIECE_BYTES = 1 << 20
 
@@ -32,15 +34,23 @@ class Host:
         (self.folder / "remaining_s").write_text(f"{spec['remaining_s']}\n", encoding="utf-8")
         (self.folder / "task.json").write_text(json.dumps(spec), encoding="utf-8")
         self.ranks = [int(entry["rank"]) for entry in spec["ranks"]]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "paceline.launch.supervisor", str(self.folder), "--lifeline"],
-            stdin=subprocess.PIPE, env={**os.environ, MARK: spec["token"]}, start_new_session=True,
-        )  # fmt: skip
+        self.token = str(spec["token"])
+        # Whoever asks it to stop while it still starts must be heard later, not end it without a word.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "paceline.launch.supervisor", str(self.folder), "--lifeline"],
+                stdin=subprocess.PIPE, env={**os.environ, MARK: self.token}, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def poll(self, offsets: dict[int, int]) -> dict[str, Any]:
         """How the ranks do, and what is new in their files."""
         code = self.process.poll()
         verdict = read_json(self.folder / "exit.json") if code is not None else None
+        if code is not None and verdict is None:
+            processes.kill_marked(MARK, self.token)  # it was killed, and its ranks have nobody now
         logs = {}
         for rank in self.ranks:
             with contextlib.suppress(OSError), (self.folder / f"rank-{rank}.log").open("rb") as file:

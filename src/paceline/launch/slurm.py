@@ -17,7 +17,7 @@ from pathlib import Path
 
 from paceline.errors import UserError
 from paceline.launch import slurm_commands as slurm
-from paceline.launch.environment import FIRST_PORT, PORTS, rank_environments
+from paceline.launch.environment import rank_environments
 from paceline.launch.protocol import (
     FoundServer,
     Handle,
@@ -29,6 +29,7 @@ from paceline.launch.protocol import (
     Task,
 )
 from paceline.launch.slurm_commands import SlurmJob
+from paceline.ports import FIRST_PORT, PORTS
 
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")

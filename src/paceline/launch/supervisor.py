@@ -22,6 +22,9 @@ from typing import Any
 
 from paceline.launch import processes
 
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask for an orderly end. They are held back until there is somebody to take them."""
+
 
 def write_once(path: Path, data: Any) -> bool:
     """Make the file with this content, whole; False if it is there already."""
@@ -120,8 +123,9 @@ def watch(gang: Gang, lifeline: bool) -> None:
     signal.set_wakeup_fd(write)
     asked: list[int] = []
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, lambda got, _: asked.append(got))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     with selectors.DefaultSelector() as selector:
         selector.register(read, selectors.EVENT_READ)
         if lifeline:
@@ -165,6 +169,8 @@ def main() -> int:
         os.close(write)
         return 0 if os.read(read, 1) == b"1" else 3
     os.close(read)
+    # From the claim on we can be asked to stop.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     if not write_once(folder / "claim.json", processes.identity(os.getpid())):
         os._exit(0)
     os.write(write, b"1")

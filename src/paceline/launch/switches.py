@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch import local, processes
+from paceline.launch import local
 from paceline.launch.environment import MARK
 from paceline.launch.protocol import Share, Task
 from paceline.launch.store import Store
+from paceline.ports import free_port
 
 READY_LIMIT_S = 300.0
 """The first switch on a machine compiles, on a busy one for minutes."""
@@ -165,7 +166,7 @@ def start(
     if known and folders and local.observe(folders[-1], _mark(store)).state == "running":
         return Switch(store, known["address"], known["token"], folders[-1])
     host = "127.0.0.1" if here_only else own_address()
-    port = int(known["address"].rpartition(":")[2]) if known else processes.free_port()
+    port = int(known["address"].rpartition(":")[2]) if known else free_port(after=1)
     address = f"{host}:{port}"
     token = known.get("token") or secrets.token_hex(16)
     store.set_meta(switch={"address": address, "token": token})
