@@ -16,7 +16,13 @@ from tests.launch.scenes import assert_nothing_left, wait_for
 def host(token: str, script: str, ranks: int = 2) -> Iterator[Host]:
     entries = [{"rank": rank, "env": {"RANK": str(rank)}} for rank in range(ranks)]
     command = ["/bin/sh", "-c", script]
-    spec: dict[str, Any] = {"token": token, "command": command, "workdir": "", "grace_s": 5.0, "ranks": entries}
+    spec: dict[str, Any] = {
+        "token": token,
+        "command": command,
+        "workdir": "",
+        "grace_s": 5.0,
+        "ranks": entries,
+    }
     made = Host({**spec, "remaining_s": "1"})
     try:
         yield made

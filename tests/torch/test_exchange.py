@@ -52,8 +52,11 @@ def test_custodians_do_it_without_a_switch_and_say_so_once(tmp_path: Path) -> No
     assert all(result["threads"] == ["MainThread"] for result in results)
 
 
-def fail_on_one_worker(rank: int, bad_rank: int) -> dict[str, Any]:
-    """The agent of one rank says that its sixth reduction failed, when others have its result."""
+def fail_on_one_worker(rank: int, bad_rank: int, unbound: int) -> dict[str, Any]:
+    """The agent of one rank says that its sixth reduction failed, when others have its result.
+
+    The rank `unbound` cannot use the first admission that is found after that, however often it tries.
+    """
     import functools
     import time
 
@@ -63,6 +66,7 @@ def fail_on_one_worker(rank: int, bad_rank: int) -> dict[str, Any]:
     import paceline.torch
     from paceline.live.agent import Agent
     from paceline.live.agent_handle import ReductionError
+    from paceline.live.client import ControlError
     from paceline.torch import network_making, seeking
 
     class Unlucky(Agent):
@@ -74,9 +78,21 @@ def fail_on_one_worker(rank: int, bad_rank: int) -> dict[str, Any]:
                 handle.error = lambda: ReductionError("made to fail")  # type: ignore[method-assign]
             return handle
 
+    class Path(network_making.AgentPath):
+        def _build(self, addresses: Any) -> None:
+            assert self.ticket is not None
+            if rank == unbound and failed_for_all() and self.ticket.key in (refused or [self.ticket.key]):
+                refused[:] = [self.ticket.key]
+                raise ControlError("made to fail")
+            super()._build(addresses)
+
+    def failed_for_all() -> bool:
+        return bool(paceline.torch.status()) and paceline.torch.status()[0]["path"] == "gloo"
+
     failed: list[int] = []
+    refused: list[str] = []
     seeking.RETRY_S = (0.5, 1.0)
-    network_making.AgentPath = functools.partial(network_making.AgentPath, make_agent=Unlucky)  # type: ignore[misc, assignment]
+    network_making.AgentPath = functools.partial(Path, make_agent=Unlucky)  # type: ignore[misc, assignment]
     dist.init_process_group("paceline")
     generator = torch.Generator().manual_seed(rank)
     sums, paths = [], []
@@ -105,9 +121,10 @@ def fail_on_one_worker(rank: int, bad_rank: int) -> dict[str, Any]:
     return {"sums": sums, "paths": paths, "events": events, "generation": status["generation"]}
 
 
-@pytest.mark.parametrize("bad_rank", [0, 2])
-def test_a_path_that_fails_on_one_worker_costs_no_step(bad_rank: int, tmp_path: Path) -> None:
-    results = run_ranks(3, f"{HERE}:fail_on_one_worker", tmp_path, APART, bad_rank=bad_rank)
+@pytest.mark.parametrize(("bad_rank", "unbound"), [(0, -1), (2, 1)])
+def test_a_path_that_fails_on_one_worker_costs_no_step(bad_rank: int, unbound: int, tmp_path: Path) -> None:
+    """Nor does a return that one worker cannot go along with: all try again."""
+    results = run_ranks(3, f"{HERE}:fail_on_one_worker", tmp_path, APART, bad_rank=bad_rank, unbound=unbound)
     import torch
 
     generators = [torch.Generator().manual_seed(rank) for rank in range(3)]
@@ -116,10 +133,11 @@ def test_a_path_that_fails_on_one_worker_costs_no_step(bad_rank: int, tmp_path: 
             torch.randn(c, generator=g).double().sum().item() for c in (3, 700, 2500) for g in generators
         )
         assert sum_ == pytest.approx(want, abs=1e-2)
-    for result in results:
+    for rank, result in enumerate(results):
         assert result["sums"] == results[0]["sums"], "the ranks have other bits"
         names = [name for name, _ in result["events"]]
-        assert names == ["custodian", "gloo", "custodian"]
+        refused = ["no_return"] if rank == unbound else []
+        assert names == ["custodian", "gloo", *refused, "custodian"]
         assert result["generation"] == 1
         assert "gloo" in result["paths"]
         assert result["paths"][-1] == "custodian"
@@ -179,3 +197,44 @@ def test_a_death_on_another_host_is_told_to_all(dies: int, tmp_path: Path) -> No
         if rank != dies:
             assert f"rank {dies}" in result["error"]
             assert result["took_s"] < 60
+
+
+def outlive_the_store(rank: int) -> dict[str, Any]:
+    """The Store ends before the ranks; then one rank leaves with a reduction in which nobody else takes part."""
+    import time
+    from typing import NoReturn
+
+    import torch
+    import torch.distributed as dist
+
+    import paceline.torch
+    from paceline.torch.rendezvous import Keys
+
+    def gone(*_: object) -> NoReturn:
+        raise dist.DistNetworkError("made to fail")
+
+    dist.init_process_group("paceline")
+    dist.all_reduce(torch.ones(5))
+    dist.barrier()
+    real = Keys.ready
+    Keys.ready = gone  # type: ignore[method-assign]
+    time.sleep(1.0)
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor)
+    status = paceline.torch.status()[0]
+    Keys.ready = real  # type: ignore[method-assign]
+    work = dist.all_reduce(torch.ones(7), async_op=True) if rank == 0 else None
+    dist.destroy_process_group()
+    error = ""
+    if work is not None:
+        try:
+            work.get_future().wait()
+        except RuntimeError as problem:
+            error = str(problem)
+    return {"sum": tensor[0].item(), "failed": status["counters"].get("failed"), "error": error}
+
+
+def test_what_is_done_needs_no_store_and_what_is_not_is_told(tmp_path: Path) -> None:
+    results = run_ranks(2, f"{HERE}:outlive_the_store", tmp_path, APART)
+    assert [(result["sum"], result["failed"]) for result in results] == [(2, None)] * 2
+    assert "rank 0 has closed the group" in results[0]["error"]

@@ -1,14 +1,15 @@
 """The path through agents: a job at the switch, a UDP socket, an agent; made together by all workers.
 
-A *generation* is one such path. Every generation has its own job, key and agents, and meets under its own
-keys of the Store: the first worker admits the job and publishes the admission, every worker publishes its
-address, and when all addresses are there each builds its agent. `step` never blocks for long, so that a path
+A *generation* is one such path. Every generation has its own job, key and agents, and every attempt at one meets
+under its own keys of the Store: the first worker admits the job and publishes the admission, every worker publishes
+its address, and when all addresses are there each builds its agent. `step` never blocks for long, so that a path
 can be prepared while another is in use."""
 
 import json
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,6 +106,15 @@ class AgentPath:
     def publish(self, ticket: Ticket) -> None:
         """The first worker's part."""
         self._keys.set("ticket", json.dumps(asdict(ticket)))
+
+    def give_up(self, reason: str) -> None:
+        """This worker cannot go on: no worker should wait for it."""
+        with suppress(RuntimeError):
+            self._keys.set("given_up", reason)
+
+    def given_up(self) -> bool:
+        """Whether some worker cannot go on."""
+        return self._keys.ready("given_up")
 
     def step(self) -> bool:
         """Go as far as the others allow; True when the agent is there and runs."""

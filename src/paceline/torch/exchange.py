@@ -31,7 +31,7 @@ from paceline.live.agent_handle import Handle
 from paceline.torch.agent_path import AgentPath, Ticket
 from paceline.torch.detour import Detour
 from paceline.torch.exchange_start import PATH_ERRORS, start_together
-from paceline.torch.exchange_watch import Watch
+from paceline.torch.exchange_watch import Watch, waits_long
 from paceline.torch.gloo_carrier import GlooCarrier
 from paceline.torch.journal import Journal
 from paceline.torch.ledger import Entry, Ledger
@@ -53,7 +53,7 @@ class Exchange:
         worker: int,
         leaders: tuple[int, ...],
         carrier: GlooCarrier,
-        make_path: Callable[[int], AgentPath],
+        make_path: Callable[[int, int], AgentPath],
         take_ticket: Callable[[], Ticket],
         journal: Journal,
         timeout_s: float,
@@ -66,14 +66,14 @@ class Exchange:
         self._generation = 0
         self._path: AgentPath | None = None
         self._frozen = True
-        self._trouble = ""
+        self._trouble = self._no_return = ""
         self._over: Exception | None = None
         self._closing = False
         self._seeker = Seeker(take_ticket)
         self._comeback = Comeback(make_path, self._seeker if worker == 0 else None)
         self._detour = Detour(carrier, self._ledger, self._lock)
         self._watching = Watch(worker, time.monotonic())
-        self._begin(make_path(0), take_ticket, timeout_s)
+        self._begin(make_path(0, 0), take_ticket, timeout_s)
         self._peers = Peers(
             keys.part("peers/"),
             worker,
@@ -184,7 +184,8 @@ class Exchange:
             except PeerLostError as error:
                 self.end(error)
             except (DistNetworkError, DistStoreError) as error:
-                if not self._closing:
+                # Its process may have ended because all was done: what is on its way comes without the Store.
+                if not self._closing and waits_long(self._open(), time.monotonic()):
                     self.end(
                         DistBackendError(f"the job's Store is gone, with the process that kept it: {error}")
                     )
@@ -206,7 +207,9 @@ class Exchange:
             try:
                 self._comeback.prepare(self._generation + 1)
             except PATH_ERRORS as error:
-                self._journal.change("no_return", str(error), quiet=True)
+                if str(error) != self._no_return:
+                    self._no_return = str(error)
+                    self._journal.change("no_return", self._no_return, quiet=True)
 
     def _watch(self, now_s: float) -> None:
         """While agents work: did another worker leave them, are they all right, is the switch there now?"""
@@ -269,13 +272,16 @@ class Exchange:
         for entry in entries:
             entry.tell(error)
 
+    def _open(self) -> list[Entry]:
+        with self._lock:
+            return self._ledger.open_entries()
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything submitted has ended."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
-            with self._lock:
-                if self._over is not None or not self._ledger.open_entries():
-                    return True
+            if self._over is not None or not self._open():
+                return True
             time.sleep(0.005)
         return False
 
@@ -291,7 +297,7 @@ class Exchange:
         return shown
 
     def close(self) -> None:
-        """Stop the thread and the agents."""
+        """Stop the thread and the agents; whoever still waits is told."""
         self._closing = True
         self._wake.set()
         if threading.current_thread() is not self._thread:
@@ -303,3 +309,5 @@ class Exchange:
             self._path.close(linger_s)
         self._comeback.close(linger_s)
         self._carrier.close()
+        for entry in self._open() if self._over is None else []:
+            entry.tell(DistBackendError(f"rank {self._peers.leaders[self._worker]} has closed the group"))

@@ -47,6 +47,11 @@ class Watch:
         return moved
 
 
+def waits_long(entries: list[Entry], now_s: float) -> bool:
+    """Whether somebody has waited so long that it is no wonder any more."""
+    return bool(entries) and now_s - entries[0].begun_s > SLOW_S
+
+
 def _late(entry: Entry, worker: int, peers: Peers) -> str:
     late = [
         str(rank)

@@ -49,8 +49,8 @@ def make_exchange(
     carrier = GlooCarrier(carrier_store, place.worker, place.workers, elements, timeout_s)
     job = f"{settings.job}/{name}"
 
-    def make_path(generation: int) -> AgentPath:
-        part = keys.part(f"generation/{generation}/")
+    def make_path(generation: int, attempt: int) -> AgentPath:
+        part = keys.part(f"generation/{generation}/{attempt}/")
         return AgentPath(part, place.worker, place.workers, settings, address, timeout_s, job)
 
     return Exchange(

@@ -65,11 +65,17 @@ class Seeker:
 
 
 class Comeback:
-    """The next generation's agents, made step by step while reductions go over Gloo; the first worker seeks."""
+    """The next generation's agents, made step by step while reductions go over Gloo; the first worker seeks.
 
-    def __init__(self, make_path: Callable[[int], AgentPath], seeker: Seeker | None) -> None:
+    An attempt that one worker cannot go on with (the switch was there, and is gone again) is given up by all, and
+    the search begins anew. A worker is ready only in an attempt in which all have told their addresses, that is, for
+    which all have left the one before: nobody can take another's "ready" for that of another attempt.
+    """
+
+    def __init__(self, make_path: Callable[[int, int], AgentPath], seeker: Seeker | None) -> None:
         self._make_path, self._seeker = make_path, seeker
         self._path: AgentPath | None = None
+        self._attempt = 0
 
     def may_join(self, path: AgentPath) -> bool:
         """Whether the switch that was missing when this path was made has been found."""
@@ -82,13 +88,21 @@ class Comeback:
     def prepare(self, generation: int) -> None:
         """One step; what making a path raises comes through."""
         if self._path is None:
-            self._path = self._make_path(generation)
+            self._path = self._make_path(generation, self._attempt)
+        if self._path.given_up():
+            self._path.close(0.0)
+            self._path, self._attempt = None, self._attempt + 1
+            return
         if self._seeker is not None and self._path.ticket is None:
             self._seeker.seek(*RETRY_S)
             found = self._seeker.take()
             if found is not None:
                 self._path.publish(found)
-        self._path.step()
+        try:
+            self._path.step()
+        except Exception as error:
+            self._path.give_up(str(error))
+            raise
 
     def ready(self) -> bool:
         """Whether this worker's agent runs."""
@@ -97,7 +111,7 @@ class Comeback:
     def take(self) -> AgentPath:
         """The path, for use."""
         assert self._path is not None
-        path, self._path = self._path, None
+        path, self._path, self._attempt = self._path, None, 0
         return path
 
     def close(self, linger_s: float | None) -> None:
