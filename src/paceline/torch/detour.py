@@ -9,7 +9,7 @@ from torch.distributed import DistBackendError
 
 from paceline.torch.gloo_carrier import GlooCarrier
 from paceline.torch.ledger import Ledger
-from paceline.torch.peers import DEAD_S, Peers
+from paceline.torch.peers import DEAD_S
 from paceline.torch.rendezvous import Keys
 
 LOOK_S = 0.25
@@ -22,20 +22,18 @@ class Detour:
         self._carrier, self._ledger, self._lock = carrier, ledger, lock
         self.seq = 0
 
-    def agree(self, keys: Keys, workers: int, peers: Peers) -> int:
-        """All have said where they are (`at/`); all begin where the one is that has the fewest results."""
-        peers.forget_looks()
-        starts = [
-            int(keys.get(f"at/{other}", watch=lambda: peers.look(time.monotonic())))
-            for other in range(workers)
-        ]
-        self.seq = min(starts)
+    def agree(self, keys: Keys, workers: int, watch: Callable[[], None]) -> int:
+        """All say where they are (`at/`); all begin where the one is that has the fewest results.
+
+        `watch` is called meanwhile, and raises where waiting is in vain.
+        """
+        self.seq = min(int(keys.get(f"at/{other}", watch=watch)) for other in range(workers))
         return self.seq
 
-    def step(self, ready: bool, peers: Peers, ended: Callable[[bool], None]) -> bool:
+    def step(self, ready: bool, watch: Callable[[], None], ended: Callable[[bool], None]) -> bool:
         """Do the next reduction, if it has been submitted; `ready`: this worker could leave after it.
 
-        `ended(all_ready)` is called under the lock when it has its result.
+        `ended(all_ready)` is called under the lock when it has its result. If Gloo fails, `watch` raises why.
         """
         with self._lock:
             entry = self._ledger.get(self.seq)
@@ -46,7 +44,7 @@ class Detour:
         try:
             all_ready = self._carrier.reduce(source, entry.kind, entry.op, target, ready, entry.timeout_s)
         except RuntimeError as error:
-            raise _blame(str(error), peers) from error
+            raise _blame(str(error), watch) from error
         self.seq += 1
         with self._lock:
             done_before, entry.done = entry.done, True
@@ -57,11 +55,10 @@ class Detour:
         return True
 
 
-def _blame(reason: str, peers: Peers) -> DistBackendError:
+def _blame(reason: str, watch: Callable[[], None]) -> DistBackendError:
     """Gloo failed too: find out who is gone (that is raised), or end without a name."""
-    peers.forget_looks()
     end = time.monotonic() + DEAD_S + 4.0
     while time.monotonic() < end:
-        peers.look(time.monotonic())
+        watch()
         time.sleep(LOOK_S)
     return DistBackendError(f"neither agents nor Gloo can reduce: {reason}")

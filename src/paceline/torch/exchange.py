@@ -159,7 +159,8 @@ class Exchange:
             if error is not None:
                 if "different tensors" in str(error):  # Gloo could not help
                     self.end(DistBackendError(str(error)))
-                self._fail(str(error))
+                else:
+                    self._fail(str(error))
                 return
             self._watching.moved(time.monotonic())
             self._ledger.finish(entry)
@@ -176,7 +177,7 @@ class Exchange:
     # --- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._closing and self._over is None:
             self._wake.wait(TICK_S)
             self._wake.clear()
             try:
@@ -192,16 +193,15 @@ class Exchange:
             except Exception as error:
                 if not self._closing:
                     self.end(DistBackendError(f"the exchange between workers failed: {error}"))
-            if self._over is not None:
-                return
 
     def _tick(self, now_s: float) -> None:
+        self._check_open()
         if self._path is not None and not self._frozen:
             self._watch(now_s)
         if self._path is not None and self._frozen:
             self._leave_agents()
         while self._path is None and not self._closing:
-            if not self._detour.step(self._comeback.ready(), self._peers, self._after_gloo):
+            if not self._detour.step(self._comeback.ready(), self._check_alive, self._after_gloo):
                 break
         if self._path is None:
             try:
@@ -239,14 +239,24 @@ class Exchange:
             keys.set("failed", self._trouble)
         keys.set(f"at/{self._worker}", str(first))
         path.close(0.0)
-        again = first - self._detour.agree(keys, self._workers, self._peers)
+        self._peers.forget_looks()
+        again = first - self._detour.agree(keys, self._workers, self._check_alive)
         self._path = None
         bad = self._trouble != JOINING
         self._journal.change("gloo", f"reductions go over Gloo: {self._trouble}", bad=bad, done_again=again)
 
+    def _check_open(self) -> None:
+        if self._over is not None or self._closing:
+            raise DistBackendError("the group is closed")
+
+    def _check_alive(self) -> None:
+        self._check_open()
+        self._peers.look(time.monotonic())
+
     def _after_gloo(self, all_ready: bool) -> None:
         """A reduction over Gloo has its result; under the lock."""
         self._journal.count("reductions_gloo")
+        self._peers.forget_looks()
         if all_ready:
             self._return()
 
@@ -300,6 +310,8 @@ class Exchange:
         """Stop the thread and the agents; whoever still waits is told."""
         self._closing = True
         self._wake.set()
+        if self._open():
+            self._carrier.abort()  # nobody else takes part in what is still open
         if threading.current_thread() is not self._thread:
             self._thread.join(10.0)
         self._seeker.close()
