@@ -12,7 +12,7 @@ import pytest
 from paceline import cli
 from paceline.launch import lock, session
 from paceline.launch.store import Store
-from tests.launch.scenes import Scene
+from tests.launch.scenes import Scene, until
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = str(ROOT / "examples/run/cluster.toml")
@@ -145,9 +145,9 @@ def test_folders_that_cannot_be_used(
 
 def test_a_terminal_shows_a_table_that_lives(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"s0": 2})
-    scene.job(
-        "slow", 2, """echo 'PACELINE_STATUS {"iteration": 2, "rate": 7, "path": "switch"}'; sleep 1.5"""
-    )
+    seen = tmp_path / "seen"
+    told = """echo 'PACELINE_STATUS {"iteration": 2, "rate": 7, "path": "switch"}'"""
+    scene.job("slow", 2, f"{told}; {until(seen)}")
     scene.create()
     master, slave = pty.openpty()
     call = "from paceline.cli import main; main()"
@@ -156,20 +156,23 @@ def test_a_terminal_shows_a_table_that_lives(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=slave, env={**os.environ, "COLUMNS": "100", "LINES": "30", "TERM": "xterm"},
     ) as planner:  # fmt: skip
         os.close(slave)
-        shown = _read_all(master, planner)
+        shown = _read_all(master, planner, "7/s", seen)
     os.close(master)
     assert planner.returncode == 0
     for text in ("servers", "s0:2", "running", "2/3", "7/s", "switch"):
         assert text in shown
 
 
-def _read_all(master: int, planner: "subprocess.Popen[bytes]") -> str:
+def _read_all(master: int, planner: "subprocess.Popen[bytes]", text: str, seen: Path) -> str:
+    """All that is shown; when the text is, the file `seen` is made."""
     data = b""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         if select.select([master], [], [], 0.2)[0]:
             try:
                 data += os.read(master, 65536)
+                if text.encode() in data:
+                    seen.touch()
             except OSError:
                 break
         elif planner.poll() is not None:

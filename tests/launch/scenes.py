@@ -121,6 +121,11 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
+def until(path: Path) -> str:
+    """For a job's script: wait until the file is there, so that nothing depends on who is how fast."""
+    return f"i=0; while [ ! -e {path} ] && [ $i -lt 1500 ]; do sleep 0.1; i=$((i + 1)); done"
+
+
 def wait_for(ready: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     deadline = time.monotonic() + limit_s
     while not ready():

@@ -16,6 +16,7 @@ from tests.launch.scenes import (
     finish,
     kill,
     ten_jobs,
+    until,
     wait_for,
 )  # fmt: skip
 
@@ -56,10 +57,18 @@ def test_the_environment_is_that_of_torchrun_and_ours(tmp_path: Path) -> None:
 
 
 def test_progress_is_kept_from_lines_and_from_the_file(tmp_path: Path) -> None:
-    line = """echo 'PACELINE_STATUS {"iteration": 1, "rate": 2.5, "path": "switch"}'; sleep 0.7"""
+    line = """echo 'PACELINE_STATUS {"iteration": 1, "rate": 2.5, "path": "switch"}'"""
     file = """echo '{"iteration": 2, "path": "ring", "reason": "the switch is gone"}' > "$PACELINE_STATUS\""""
-    scene = Scene(tmp_path, SERVERS).job("a", 1, f"{line}; {file}; sleep 0.7")
-    assert scene.run() == 0
+    first, second = tmp_path / "seen-1", tmp_path / "seen-2"
+    scene = Scene(tmp_path, SERVERS).job("a", 1, f"{line}; {until(first)}; {file}; {until(second)}")
+    scene.create()
+
+    class Look(Quiet):
+        def tick(self, store: Store, now: float) -> None:
+            for _, seen in zip(store.samples(), (first, second), strict=False):
+                seen.touch()
+
+    assert session.go_on(scene.run_dir, Look()) == 0
     row = scene.rows("jobs")[0]
     assert (row["iteration"], row["path"]) == (2, "ring")
     assert [(s["iteration"], s["rate"], s["path"]) for s in scene.rows("samples")] == [
@@ -72,10 +81,11 @@ def test_progress_is_kept_from_lines_and_from_the_file(tmp_path: Path) -> None:
 
 
 def test_a_failing_rank_takes_its_gang_along_and_retries_are_counted(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, SERVERS).job("a", 2, 'test "$RANK" = 0 || exit 3; sleep 60', retries=1)
+    scene = Scene(tmp_path, SERVERS).job("a", 2, 'test "$RANK" = 0 || exit 3; sleep 300', retries=1)
+    scene.create(grace_s=1.0)
     began = time.monotonic()
-    assert scene.run(grace_s=1.0) == 1
-    assert time.monotonic() - began < 40
+    assert session.go_on(scene.run_dir, Quiet()) == 1
+    assert time.monotonic() - began < 150
     assert scene.starts() == {"a": 2}
     assert [attempt["exit_code"] for attempt in scene.rows("attempts")] == [3, 3]
     assert "rank 1 ended with 3" in scene.rows("jobs")[0]["reason"]
@@ -94,10 +104,13 @@ def test_a_command_that_is_not_there_fails_and_says_so(tmp_path: Path) -> None:
 
 def test_a_server_that_goes_down_loses_its_job_and_the_rest_goes_on(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"s0": 1, "s1": 1})
-    scene.job("a", 1, "sleep 2").job("b", 1, "sleep 2").job("wide", 2)
+    go = tmp_path / "go"
+    scene.job("a", 1, until(go)).job("b", 1, until(go)).job("wide", 2)
     planner = scene.new_planner("--patience", "1", "--policy", "ls")
     wait_for(lambda: scene.starts().keys() >= {"a", "b"}, "two starts")
     (scene.run_dir / "down" / "s1").touch()
+    wait_for(lambda: "lost" in [a["outcome"] for a in scene.rows("attempts")], "the loss")
+    go.touch()
     code, _, err = finish(planner)
     assert code == 1, err
     assert scene.states() == {"a": "done", "b": "done", "wide": "failed"}
@@ -170,9 +183,12 @@ def test_a_second_supervisor_for_one_attempt_does_nothing(tmp_path: Path) -> Non
 
 
 def test_a_supervisor_that_is_killed_loses_the_job_and_leaves_no_orphan(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, SERVERS).job("a", 2, "sleep 2 & sleep 2")
+    # The second attempt finds the first one's note and ends at once.
+    scene = Scene(tmp_path, SERVERS).job(
+        "a", 2, f"test -e {tmp_path}/first-$RANK && exit; touch {tmp_path}/first-$RANK; sleep 100 & sleep 100"
+    )
     planner = scene.new_planner()
-    wait_for(lambda: scene.starts() == {"a": 1}, "the start")
+    wait_for(lambda: len(list(tmp_path.glob("first-*"))) == 2, "the start")
     claim = supervisor.read_json(scene.run_dir / "attempts/a.1/claim.json")
     token = scene.rows("attempts")[0]["token"]
     assert processes.send(claim, signal.SIGKILL)
@@ -216,8 +232,10 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number() -> None:
 def test_a_running_job_is_told_its_remaining_time_at_its_own_pace_and_when_another_ends(
     tmp_path: Path,
 ) -> None:
-    line = """echo 'PACELINE_STATUS {"iteration": 4, "rate": 0.5}'; sleep 4"""
-    scene = Scene(tmp_path, SERVERS).job("a", 2, line, iterations=100).job("b", 2, "sleep 1.5")
+    line = """echo 'PACELINE_STATUS {"iteration": 4, "rate": 0.5}'"""
+    paced, planned = tmp_path / "paced", tmp_path / "planned"
+    scene = Scene(tmp_path, SERVERS)
+    scene.job("a", 2, f"{line}; {until(planned)}", iterations=100).job("b", 2, until(paced))
     told: list[float] = []
     scene.create()
     file = scene.run_dir / "attempts" / "a.1" / "remaining_s"
@@ -226,6 +244,9 @@ def test_a_running_job_is_told_its_remaining_time_at_its_own_pace_and_when_anoth
         def tick(self, store: Store, now: float) -> None:
             if file.exists() and (not told or told[-1] != float(file.read_text())):
                 told.append(float(file.read_text()))
+            for seen, mark in zip(told[1:], (paced, planned), strict=False):
+                assert seen > 0
+                mark.touch()
 
     assert session.go_on(scene.run_dir, Look()) == 0
     assert told[0] == pytest.approx(10, rel=0.3), "the plan: 100 iterations of 100 ms"

@@ -20,6 +20,7 @@ from tests.launch.scenes import (
     kill,
     run_guide_command,
     ten_jobs,
+    until,
     wait_for,
 )  # fmt: skip
 
@@ -98,13 +99,16 @@ def test_ten_jobs_and_a_planner_killed_in_the_middle(rig: Rig, address: str, tmp
 def test_a_node_that_is_removed_loses_its_job_and_the_rest_goes_on(
     rig: Rig, address: str, tmp_path: Path
 ) -> None:
-    scene = Scene(tmp_path, {"s0": 2, "s2": 2}).job("a", 2, "sleep 4").job("b", 2, "sleep 4")
+    go = tmp_path / "go"
+    scene = Scene(tmp_path, {"s0": 2, "s2": 2}).job("a", 2, until(go)).job("b", 2, until(go))
     planner = scene.new_planner("--launcher", "ray", "--address", address, "--policy", "ls")
     try:
         wait_for(lambda: scene.starts() == {"a": 1, "b": 1}, "two starts")
         (loser,) = [name for name, places in scene.places().items() if "s2" in places]
         (attempt,) = [a for a in scene.rows("attempts") if a["job"] == loser]
         rig.cluster.remove_node(rig.nodes.pop("s2"))
+        wait_for(lambda: "lost" in [a["outcome"] for a in scene.rows("attempts")], "the loss")
+        go.touch()
         code, _, err = finish(planner)
     finally:
         rig.nodes["s2"] = rig.add("s2")

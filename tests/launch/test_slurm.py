@@ -18,6 +18,7 @@ from tests.launch.scenes import (
     kill,
     run_guide_command,
     ten_jobs,
+    until,
     wait_for,
 )  # fmt: skip
 from tests.launch.slurm_rig import Slurm, why_not
@@ -81,13 +82,15 @@ def test_the_environment_of_a_rank(slurm: Slurm, tmp_path: Path) -> None:
 
 @needs_slurm
 def test_a_node_that_goes_down_and_comes_back(slurm: Slurm, tmp_path: Path) -> None:
-    scene = Scene(tmp_path, {"n0": 2, "n1": 2}).job("a", 2, "sleep 2").job("b", 2, "sleep 2").job("wide", 4)
+    go = tmp_path / "go"
+    scene = Scene(tmp_path, {"n0": 2, "n1": 2}).job("a", 2, until(go)).job("b", 2, until(go)).job("wide", 4)
     planner = scene.new_planner("--launcher", "slurm", "--policy", "ls")
     try:
         wait_for(lambda: scene.starts().keys() >= {"a", "b"}, "two starts")
         slurm.command("scontrol", "update", "nodename=n1", "state=down", "reason=unplugged")
         wait_for(lambda: any(a["outcome"] == "lost" for a in scene.rows("attempts")), "the loss")
     finally:
+        go.touch()
         time.sleep(1.0)
         slurm.command("scontrol", "update", "nodename=n1", "state=resume")
     code, _, err = finish(planner)
