@@ -98,18 +98,21 @@ def test_addresses_that_are_none(tmp_path: Path) -> None:
     importlib.util.find_spec("paceline.commands.switch") is None, reason="there is no `paceline switch` yet"
 )
 def test_jobs_find_the_runs_own_switch_even_after_the_planner_was_killed(tmp_path: Path) -> None:
-    """The real switch: jobs reach it, it outlives the planner, its figures are kept, and it ends with the run."""
+    """The real switch: jobs reach it, it outlives the planner, its figures are kept, and it ends with the run.
+
+    Interpreted: nobody waits for a compiler.
+    """
     reach = (
         "import os, urllib.request as u; a = os.environ['PACELINE_SWITCH'];"
         "h = {'Authorization': 'Bearer ' + os.environ['PACELINE_TOKEN']};"
         "print(u.urlopen(u.Request('http://' + a + '/v1/jobs', headers=h), timeout=20).status)"
     )
     scene = Scene(tmp_path, {"s0": 1}).job("a", 1, f'sleep 2; {sys.executable} -c "{reach}"')
-    planner = scene.new_planner("--switch", "auto")
-    # The first switch on a machine compiles.
+    interpreted = {"NUMBA_DISABLE_JIT": "1"}
+    planner = scene.new_planner("--switch", "auto", env=interpreted)
     wait_for(lambda: scene.starts() == {"a": 1}, "the start", 300)
     kill(planner)
-    code, _, err = finish(scene.planner("--resume", str(scene.run_dir)))
+    code, _, err = finish(scene.planner("--resume", str(scene.run_dir), env=interpreted))
     assert code == 0, err
     assert (scene.run_dir / "attempts/a.1/rank-0.log").read_text().split() == ["200"]
     assert scene.starts() == {"a": 1}

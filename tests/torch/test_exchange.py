@@ -238,3 +238,25 @@ def test_what_is_done_needs_no_store_and_what_is_not_is_told(tmp_path: Path) -> 
     results = run_ranks(2, f"{HERE}:outlive_the_store", tmp_path, APART)
     assert [(result["sum"], result["failed"]) for result in results] == [(2, None)] * 2
     assert "rank 0 has closed the group" in results[0]["error"]
+
+
+def end_without_a_word(rank: int) -> dict[str, Any]:
+    """The program ends with its group open; threads are in the Store all the time."""
+    import torch
+    import torch.distributed as dist
+
+    import paceline.torch  # noqa: F401
+    from paceline.torch import exchange, peers
+
+    peers.BEAT_S = exchange.TICK_S = 1e-4
+    dist.init_process_group("paceline")
+    dist.all_reduce(torch.ones(5))
+    dist.barrier()
+    return {}
+
+
+def test_a_program_that_destroys_nothing_ends_well(tmp_path: Path) -> None:
+    for attempt in range(2):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        run_ranks(3, f"{HERE}:end_without_a_word", folder, APART)

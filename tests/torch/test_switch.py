@@ -307,7 +307,7 @@ def die_or_wait(rank: int) -> dict[str, Any]:
 
 
 def test_a_killed_worker_is_named_and_its_job_is_freed(tmp_path: Path) -> None:
-    with Switch(tmp_path, "--lease", "2") as switch:
+    with Switch(tmp_path, "--lease", "6") as switch:
         with Ranks(3, f"{HERE}:die_or_wait", tmp_path, apart(switch)) as ranks:
             assert ranks.processes[1].wait(100) == -9
             assert len(switch.jobs()) == 1
@@ -317,7 +317,7 @@ def test_a_killed_worker_is_named_and_its_job_is_freed(tmp_path: Path) -> None:
         for rank in (0, 2):
             assert "rank 1 is gone" in results[rank]["error"]
             assert results[rank]["took_s"] < 60
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while switch.jobs() and time.monotonic() < end:
             time.sleep(0.2)
         assert switch.jobs() == []

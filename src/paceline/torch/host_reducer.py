@@ -8,9 +8,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from paceline.live.hostmem import HostGroup, HostReduceError
 from paceline.torch.journal import Journal
 from paceline.torch.line import Line
-from paceline.torch.reduction import Reduction
-
-_CLOSE_S = 5.0
+from paceline.torch.reduction import DRAIN_S, Reduction
 
 
 class HostReducer:
@@ -41,8 +39,8 @@ class HostReducer:
     def status(self) -> dict[str, Any]:
         return {"path": "host", "workers": 1}
 
-    def close(self) -> None:
-        self._line.drain(_CLOSE_S)
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        self._line.drain(drain_s)
         self._host.close()
         self._line.close()
 
@@ -60,7 +58,7 @@ class LoneReducer:
     def status(self) -> dict[str, Any]:
         return {"path": "alone", "workers": 1}
 
-    def close(self) -> None:
+    def close(self, drain_s: float = DRAIN_S) -> None:
         pass
 
 
@@ -83,7 +81,7 @@ class InnerReducer:
     def status(self) -> dict[str, Any]:
         return {"path": "gloo"}
 
-    def close(self) -> None:
+    def close(self, drain_s: float = DRAIN_S) -> None:
         pass
 
 

@@ -18,12 +18,11 @@ from paceline.torch.exchange import Exchange
 from paceline.torch.journal import Journal
 from paceline.torch.line import Line
 from paceline.torch.peers import PeerLostError, last_word, tell_everyone
-from paceline.torch.reduction import Reduction
+from paceline.torch.reduction import DRAIN_S, Reduction
 from paceline.torch.rendezvous import Keys
 
 SEGMENT = 1 << 20
 """Elements of a segment."""
-_CLOSE_S = 5.0
 
 
 class DirectReducer:
@@ -42,8 +41,8 @@ class DirectReducer:
     def status(self) -> dict[str, Any]:
         return self._exchange.status()
 
-    def close(self) -> None:
-        self._exchange.drain(_CLOSE_S)
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        self._exchange.drain(drain_s)
         self._exchange.close()
 
 
@@ -125,9 +124,9 @@ class TwoLevelReducer:
             return {**self._exchange.status(), "host_ranks": self._host.ranks}
         return {"path": "first rank of the host", "workers": self._workers, "host_ranks": self._host.ranks}
 
-    def close(self) -> None:
-        self._up.drain(_CLOSE_S)
-        self._down.drain(_CLOSE_S)
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        self._up.drain(drain_s)
+        self._down.drain(drain_s)
         if self._exchange is not None:
             self._exchange.close()
         self._host.close()

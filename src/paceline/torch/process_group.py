@@ -9,6 +9,7 @@ Whether an all-reduce is ours depends only on what all ranks have in common: for
 tensors. So all ranks take the same way.
 """
 
+import atexit
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from paceline.torch.journal import Journal
 from paceline.torch.making import make_reducer
 from paceline.torch.reduction import (
     DEFAULT_PRIORITY,
+    DRAIN_S,
     KINDS,
     Reducer,
     Reduction,
@@ -56,6 +58,9 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         )
         self._closed = False
         GROUPS.add(self)
+        # The last to be registered is the first to be called: before the agents end theirs.
+        atexit.unregister(close_all)
+        atexit.register(close_all)
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """One tensor in a list, as torch calls it."""
@@ -118,16 +123,19 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """What `destroy_process_group` calls; a second time does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self.reducer.close()
-        GROUPS.discard(self)
-        self.inner.shutdown()
+        self._close(DRAIN_S)
 
     def abort(self) -> None:
         """End without waiting for others."""
-        self.shutdown()
+        self._close(0.0)
+
+    def _close(self, drain_s: float) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.reducer.close(drain_s)
+        GROUPS.discard(self)
+        self.inner.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The time limit of reductions from now on."""
@@ -140,6 +148,15 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 hand_over(PacelineGroup, "_plain")
+
+
+def close_all() -> None:
+    """At the end of a program that has not destroyed its groups.
+
+    A thread that comes back from C++ into an interpreter that ends is torn out of it, and the process aborts.
+    """
+    for group in list(GROUPS):
+        group.abort()
 
 
 def _options(op: Any, timeout: timedelta | None) -> Any:

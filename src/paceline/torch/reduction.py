@@ -20,6 +20,8 @@ _SUM: Any = ReduceOp.SUM
 _AVG: Any = ReduceOp.AVG
 OPS = {int(_SUM): "sum", int(_AVG): "avg"}
 DEFAULT_PRIORITY = 128
+DRAIN_S = 5.0
+"""How long a group that is closed waits for reductions that are under way."""
 
 
 @dataclass
@@ -57,8 +59,8 @@ class Reducer(Protocol):
     def status(self) -> dict[str, Any]:
         """`path` and figures."""
 
-    def close(self) -> None:
-        """Finish what is under way, or give it up after a while, and end all threads."""
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what is under way, or give it up after `drain_s`, and end all threads."""
 
 
 def supported(tensors: list[torch.Tensor], op: Any) -> bool:
