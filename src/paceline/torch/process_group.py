@@ -10,6 +10,7 @@ tensors. So all ranks take the same way.
 """
 
 import atexit
+import os
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -57,6 +58,7 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
             store, rank, size, self._timeout_s, settings, self.journal, name, self.inner
         )
         self._closed = False
+        self.process = os.getpid()
         GROUPS.add(self)
         # The last to be registered is the first to be called: before the agents end theirs.
         atexit.unregister(close_all)
@@ -156,7 +158,8 @@ def close_all() -> None:
     A thread that comes back from C++ into an interpreter that ends is torn out of it, and the process aborts.
     """
     for group in list(GROUPS):
-        group.abort()
+        if group.process == os.getpid():  # a copy of this process has neither its threads nor its connections
+            group.abort()
 
 
 def _options(op: Any, timeout: timedelta | None) -> Any:
