@@ -43,7 +43,8 @@ def _store(folder: Path) -> Store:
     return store
 
 
-def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path) -> None:
+def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switches, "ANSWER_S", 30.0)
     store = _store(tmp_path)
     first = switches.start(store, here_only=True, command=_stand_in)
     try:

@@ -27,6 +27,8 @@ from paceline.ports import free_port
 READY_LIMIT_S = 300.0
 """The first switch on a machine compiles, on a busy one for minutes."""
 POLL_EVERY_S = 1.0
+ANSWER_S = 1.0
+"""So long the planner waits for figures; it has other things to do."""
 SLOTS, PREEMPTIONS = "paceline_slots_used", "paceline_preemptions_total"
 SLOT_SECONDS = "paceline_slot_seconds_total"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
@@ -56,7 +58,7 @@ class Switch:
             return
         self._polled = now
         try:
-            text = _get(f"http://{self.address}/metrics", 1.0)
+            text = _get(f"http://{self.address}/metrics", ANSWER_S)
         except OSError as error:
             if not self._silent:
                 tell(now, "switch", f"the switch {self.address} does not answer", reason=str(error))

@@ -27,8 +27,8 @@ def start_together(
     if worker == 0:
         try:
             ticket = take_ticket()
-        except UserError as error:
-            keys.set("refused", str(error))
+        except Exception as error:
+            keys.set("refused", str(error) or repr(error))  # or the others would wait for it
             raise
         keys.set("refused", "")
         path.publish(ticket)
