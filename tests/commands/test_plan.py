@@ -1,6 +1,5 @@
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -123,7 +122,5 @@ def test_help_has_examples_and_imports_no_engine(
     assert run(monkeypatch, "plan", "--help") == 0
     assert "paceline plan --cluster" in capsys.readouterr().out
     code = "import sys, paceline.commands.plan; print('numba' in sys.modules, 'numpy' in sys.modules)"
-    began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
-    assert time.perf_counter() - began < 10.0

@@ -1,5 +1,6 @@
 """What holds an attempt's ranks on a node of a Ray cluster; it needs no Ray."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from paceline.launch import processes
 from paceline.launch.environment import MARK
 from paceline.launch.ray_host import Host
 from tests.launch.scenes import assert_nothing_left, wait_for
+
+STOPPED, KILLED = f"stopped-{os.getpid()}", f"killed-{os.getpid()}"
 
 
 @contextmanager
@@ -36,17 +39,17 @@ def ended(made: Host) -> dict[str, Any]:
 
 
 def test_one_that_is_stopped_while_it_starts_says_how_it_ended() -> None:
-    with host("early-stop", "sleep 60") as made:
+    with host(STOPPED, "sleep 60") as made:
         made.stop()
         assert ended(made)["verdict"]["reason"] == "stopped"
         assert ended(made)["verdict"]["exit_code"] == 128 + signal.SIGTERM
-    assert_nothing_left("early-stop")
+    assert_nothing_left(STOPPED)
 
 
 def test_ranks_of_a_supervisor_that_is_killed_are_killed(tmp_path: Path) -> None:
-    with host("killed-supervisor", f"touch {tmp_path}/$RANK; sleep 60") as made:
+    with host(KILLED, f"touch {tmp_path}/$RANK; sleep 60") as made:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "two ranks")
         made.process.kill()
         assert ended(made)["verdict"] is None
-        assert_nothing_left("killed-supervisor")
-    assert processes.marked(MARK, "killed-supervisor") == []
+        assert_nothing_left(KILLED)
+    assert processes.marked(MARK, KILLED) == []

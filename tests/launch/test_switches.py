@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import sys
 import urllib.request
 from pathlib import Path
@@ -10,6 +11,7 @@ from paceline.launch import session, switches
 from paceline.launch.store import Store
 from tests.launch.scenes import Scene, assert_nothing_left, finish, kill, wait_for
 
+RUN = f"abc{os.getpid()}"
 METRICS = """# HELP paceline_slots_used aggregators that a job holds
 # TYPE paceline_slots_used gauge
 paceline_slots_used{job="3",name="a",shard="0"} 5.0
@@ -39,7 +41,7 @@ def _stand_in(address: str, token_file: Path) -> list[str]:
 
 def _store(folder: Path) -> Store:
     store = Store.create(folder)
-    store.set_meta(run_id="abc")
+    store.set_meta(run_id=RUN)
     return store
 
 
@@ -58,7 +60,7 @@ def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path, monkeypatch
         assert rows[None]["figures"] == {"paceline_drops_total,reason=tag": 1.0, "paceline_jobs": 1.0}
     finally:
         first.stop()
-    assert_nothing_left("abc-switch")
+    assert_nothing_left(f"{RUN}-switch")
     first.poll(9.0, store.event)
     first.poll(19.0, store.event)
     assert [event["kind"] for event in store.events()] == ["switch"]
@@ -84,7 +86,7 @@ def test_a_switch_that_does_not_start_is_told_in_its_own_words(tmp_path: Path) -
         switches.start(
             _store(tmp_path), here_only=True, command=lambda *_: ["sh", "-c", "echo no luck; exit 1"]
         )
-    assert_nothing_left("abc-switch")
+    assert_nothing_left(f"{RUN}-switch")
 
 
 def test_addresses_that_are_none(tmp_path: Path) -> None:
