@@ -15,8 +15,11 @@ PACELINE = [sys.executable, "-c", "from paceline.cli import main; main()"]
 
 @contextmanager
 def process(*words: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """A running switch and its control port; what it says is JSON."""
-    command = [*PACELINE, "switch", "--listen", "127.0.0.1:0", "--log-json", *words]
+    """A running switch and its control port; what it says is JSON.
+
+    A long lease, unless `words` say otherwise: workers may compile between admission and first packet.
+    """
+    command = [*PACELINE, "switch", "--listen", "127.0.0.1:0", "--log-json", "--lease", "600", *words]
     made = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert made.stderr is not None

@@ -46,7 +46,8 @@ class Running:
 
 @contextmanager
 def running(**options: Any) -> Iterator[Running]:
-    made = Running(**options)
+    # A long lease, unless it is the test's point: workers may compile between admission and first packet.
+    made = Running(**{"lease_s": 600.0, **options})
     try:
         yield made
     finally:
