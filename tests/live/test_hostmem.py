@@ -135,11 +135,18 @@ def test_a_rank_that_leaves_or_does_not_come_is_named(tmp_path: Path) -> None:
         assert "has left the group" in str(error)
     assert 1 in (first.rank, third.rank)
 
+    told = tmp_path / "told"
+
     def late(group: HostGroup) -> None:
         if group.rank == 1:
-            time.sleep(1.5)
-        else:
+            end = time.monotonic() + 60
+            while not told.exists() and time.monotonic() < end:
+                time.sleep(0.05)
+            return
+        try:
             group.all_reduce(np.zeros(10, np.float32), "float32", timeout_s=0.3)
+        finally:
+            told.touch()
 
     (tmp_path / "late").mkdir()
     error = on_ranks(2, tmp_path / "late", late)[0]

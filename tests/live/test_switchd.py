@@ -110,7 +110,7 @@ def test_two_jobs_share_little_memory_preempt_each_other_and_are_both_right() ->
 
 
 def test_a_job_that_falls_silent_is_evicted_and_its_aggregators_are_free() -> None:
-    with running(lease_s=1.0) as switch:
+    with running(lease_s=4.0) as switch:
         workers = Workers([switch.port], [0, 0])
         workers.racks = [0]  # the second worker is gone: nothing can complete
         workers.run(20, until=lambda: switch.total("paceline_slots_used") > 0)
@@ -121,7 +121,7 @@ def test_a_job_that_falls_silent_is_evicted_and_its_aggregators_are_free() -> No
         workers.run(20, until=lambda: switch.total("paceline_slot_seconds_total") > before)
         assert switch.total("paceline_slot_seconds_total") >= before + 0.2 * used
         workers.close()
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while switch.switch.registry.jobs() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert switch.total("paceline_evictions_total") == 1
@@ -132,11 +132,11 @@ def test_a_job_that_falls_silent_is_evicted_and_its_aggregators_are_free() -> No
 
 
 def test_packets_keep_a_job_alive_without_a_lease_call() -> None:
-    with running(lease_s=1.0) as switch:
+    with running(lease_s=3.0) as switch:
         workers = Workers([switch.port], [0, 0])
         for part in range(1, 7):
             workers.run(part * 20)
-            time.sleep(0.4)
+            time.sleep(0.8)
         workers.check(120)
         assert switch.total("paceline_jobs") == 1
         workers.close()
