@@ -14,6 +14,7 @@ from paceline.experiments.sa_atp_points import (
     all_points,
     bounds_s,
     compute_s_of,
+    run_point,
     send_s_of,
     tuned,
 )
@@ -134,3 +135,17 @@ def test_the_full_experiment_covers_what_was_asked() -> None:
         "four jobs",
     }
     assert tuned.cache_info().maxsize is None
+
+
+LATE = [
+    Point("spells", "resnet50", 8, 2.5, 0.16, "atp", "both", 24, 16),
+    Point("traffic to", "bert-base", 8, 1.0, 0.0, "atp", "both", 8, 16),
+    Point("traffic from", "vgg16", 8, 1.0, 0.0, "atp", "takeover", 8, 16),
+]
+
+
+@pytest.mark.parametrize("point", LATE, ids=lambda point: f"{point.pattern} {point.model}")
+def test_help_comes_near_its_bound_whatever_makes_a_worker_late(point: Point) -> None:
+    row = run_point(point)
+    assert row["bound_ratio"] > 0.94
+    assert row["failed"] is None

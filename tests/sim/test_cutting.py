@@ -30,6 +30,32 @@ def test_it_is_cut_as_soon_as_somebody_is_slow_enough() -> None:
     assert iterations_of(helps) < 0.9 * iterations_of(off)
 
 
+@pytest.mark.parametrize("mode", ["takeover", "both"])
+def test_a_slow_link_costs_the_exchange_of_one_iteration(mode: str) -> None:
+    """It is noticed while everyone waits for the first exchange, and what comes next is not cut."""
+    faults = {"other_traffic": [{"host": 1, "rate": "80 Gbit/s", "direction": "from"}]}
+    off, noticed = (
+        run(helped(how, iterations=8, micro_batches=parts, faults=faults), "atp")
+        for how, parts in (("off", 1), (mode, 4))
+    )
+    assert noticed.exact
+    assert iterations_of(noticed) < 1.02 * iterations_of(off)
+    assert "iterations 1 to 8 are not cut" in noticed.decisions[0].reason
+
+
+def test_after_a_while_cutting_is_tried_again() -> None:
+    """The link is free again when the job is: the next straggler is helped at once."""
+    flow = {"host": 1, "rate": "80 Gbit/s", "direction": "from", "end": "60 us"}
+    result = run(helped("takeover", iterations=14, micro_batches=4, faults={"other_traffic": [flow]}), "atp")
+    assert result.exact
+    said = [decision.reason for decision in result.decisions if decision.kind == "takeover"]
+    assert len(said) == 1
+    slow_too = helped(
+        "takeover", iterations=14, micro_batches=4, faults={"other_traffic": [flow], **slow(2, factor=3.0)}
+    )
+    assert run(slow_too, "atp").jobs[0].claims["first"] > 0
+
+
 def test_a_straggler_that_is_hardly_slow_is_not_worth_it() -> None:
     """With two micro-batches an iteration, a helper would be done later than the straggler itself."""
     off, left_alone = (

@@ -68,8 +68,8 @@ def test_a_second_claim_is_worth_it_only_where_the_helper_would_be_done_sooner()
     ledgers.create(0, 1, True, 0)
     ledgers.pace_ns[0] = 1000.0
     assert ledgers.free(0) == 0
-    assert ledgers.worth_taking(0, 0, 0, True)
-    assert not ledgers.worth_taking(0, 0, 950, True)
+    assert ledgers.worth_taking(0, 0, 100, True)
+    assert not ledgers.worth_taking(0, 0, 995, True)
     second = ledgers.take(0, 1, 0)
     assert second is not None
     assert ledgers.commit(second)

@@ -120,6 +120,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     levels = [1] * place.leaves + [2] * place.uppers
     code = SWITCH_POLICIES["none" if policy in ("ring", "ps") else policy]
     on_ring = policy == "ring"
+    helped = max((job.workers for job in jobs if job.takes_over), default=0)
     world = World(
         control=np.zeros(w.CONTROL_SIZE, dtype=np.int64),
         random=np.array([seed_word(seed, 1)], dtype=np.uint64),
@@ -161,6 +162,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         outbox=np.zeros((room, 3), dtype=np.int64),
         left_out=np.zeros((len(jobs), 2), dtype=np.uint64),
         mail=np.zeros((4, 2), dtype=np.int64),
+        shares=np.zeros((sizes.workers if helped else 1, helped), dtype=np.uint64),
     )
     members, member_first = _members(place, len(jobs))
     world = world._replace(members=members, member_first=member_first)

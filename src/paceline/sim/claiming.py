@@ -1,8 +1,16 @@
 """Claims on micro-batches: which ledgers are open, and what a worker that is ready gets from them.
 
-A helper takes from one owner an iteration, from the one with most left to do for each of its helpers. A dead worker
-that no helper has room for is adopted: one helper computes all of it, and carries its bit.
+A helper takes from the owner with most left to do for each of its helpers. Where packets tell shares it takes from one
+owner an iteration: a packet has room for no more. Where bits alone are counted, as with several stragglers, it
+takes from whoever is the furthest behind at the moment, and stragglers that are done with their own take as well. A
+straggler that would need longer for one more of its own than its helpers for all that is left leaves it to them. A
+dead worker that no helper has room for is adopted: one helper computes all of it, and carries its bit.
 """
+
+import heapq
+from typing import Any
+
+import numpy as np
 
 from paceline.sim import world as w
 from paceline.sim.build import Setup
@@ -83,7 +91,8 @@ class Claiming(Roles):
             return False
         self.ledgers.create(owner, done, True, now_ns)
         plan = self.plan_of(owner)
-        plan.held, plan.began_ns = self.ledgers.first_claim(owner), now_ns
+        # When it began with what it works on is not known.
+        plan.held, plan.began_ns = self.ledgers.first_claim(owner), 0
         return True
 
     def plan_of(self, rank: int) -> WorkPlan:
@@ -93,19 +102,110 @@ class Claiming(Roles):
             self.plans[rank] = WorkPlan(iteration)
         return self.plans[rank]
 
+    def is_final(self, rank: int) -> bool:
+        """Is it fixed what this worker's packets of the iteration hold?"""
+        plan, worker = self.plans[rank], self.workers[rank]
+        if plan.iteration == self.ledgers.iteration and worker.iteration == plan.iteration:
+            return plan.final
+        # Before anybody straggled or died, workers did not ask.
+        sends = worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
+        return int(worker.iteration) >= self.ledgers.iteration + (0 if sends else 1)
+
+    def given_ns(self) -> Any:
+        given = np.zeros(self.n, dtype=np.int64)
+        for owner in self.ledgers.open:
+            if self.workers[owner].iteration == self.ledgers.iteration:
+                given[owner] = self.ledgers.given(owner) * self.unit_ns
+        return given
+
+    def counts_bits(self) -> bool:
+        """Do packets of this iteration tell no shares, so that a helper may have some of several owners?"""
+        if self.spread or self.policy == "switchml":
+            return True
+        if self.settled == self.ledgers.iteration:
+            return not self.by_shares
+        return len(self.ledgers.open) > 1 and not self.dead
+
+    def part_owners(self) -> list[int]:
+        """Somebody has died: packets tell shares from now on, of one owner each.
+
+        Whoever has some of several owners drops all but the first's, and a straggler all that is not its own. Nothing
+        of this iteration has been sent yet, or bits alone are counted and nothing need be dropped. Gives the stragglers
+        that waited at the gate.
+        """
+        at_gate: list[int] = []
+        if self.spread or self.settled == self.ledgers.iteration:
+            return at_gate
+        for rank in self.alive():
+            plan = self.plans[rank]
+            if plan.iteration != self.ledgers.iteration:
+                continue
+            kept = rank if rank in self.ledgers.open else plan.owner
+            for owner in self.ledgers.open.keys() - plan.adopted - {kept}:
+                self.ledgers.drop(owner, rank)
+            if plan.held is not None and not self.ledgers.holds(plan.held):
+                plan.committed = False
+            if any(not self.ledgers.holds(claim) for claim in plan.following):
+                plan.following, plan.asked = [], False
+            if plan.helps:
+                plan.helps, plan.owner = False, -1
+                if plan.gate >= 0:
+                    plan.gate = -1
+                    at_gate.append(rank)
+        return at_gate
+
+    def pace_of(self, rank: int) -> int:
+        """How long a worker takes for a micro-batch."""
+        slow = rank in self.ledgers.open
+        return round(self.ledgers.pace_ns.get(rank, self.unit_ns)) if slow else self.unit_ns
+
+    def is_better_left(self, owner: int, now_ns: int) -> bool:
+        """Would the helpers be done with all that is free before the owner is with one?
+
+        Those count that are sure to ask again: then somebody takes what the owner leaves.
+        """
+        if self.dead:
+            return False
+        ready_ns = []
+        for rank in self.alive():
+            plan = self.plans[rank]
+            worker = self.workers[rank]
+            if rank in self.ledgers.open or int(worker.iteration) != self.ledgers.iteration:
+                continue
+            here = plan.iteration == self.ledgers.iteration
+            answered = plan.asked and not plan.pending and not plan.following
+            elsewhere = plan.owner not in (-1, owner) and not self.counts_bits()
+            if self.is_cut(rank) and not (here and (plan.final or plan.gate >= 0 or answered or elsewhere)):
+                left = max(1, self.job.parts - int(worker.micro)) + (len(plan.following) if here else 0)
+                ready_ns.append(now_ns + left * self.unit_ns)
+        if not ready_ns:
+            return False
+        heapq.heapify(ready_ns)
+        done_ns = now_ns
+        for _ in range(self.ledgers.free(owner)):
+            done_ns = ready_ns[0] + self.unit_ns
+            heapq.heapreplace(ready_ns, done_ns)
+        return done_ns <= now_ns + self.pace_of(owner)
+
     def choose(self, rank: int, now_ns: int, ready_ns: int) -> list[Claim]:
-        """The claim that a leader gets: where most is left to do, of one owner an iteration."""
+        """The claim that a worker gets that is done with its own: where most is left to do."""
         plan = self.plan_of(rank)
         best = None
+        any_owner = self.counts_bits()
+        if rank in self.ledgers.open and not any_owner:
+            return []
         for owner in dict.fromkeys([*self.owners(), *self.ledgers.open]):
             if (
                 owner == rank
                 or self.adopter(owner) not in (-1, rank)
-                or (plan.owner >= 0 and owner != plan.owner)
+                or (plan.owner >= 0 and owner != plan.owner and not any_owner)
                 or not self.open_ledger(owner, now_ns)
             ):
                 continue
-            if not self.ledgers.worth_taking(owner, now_ns, ready_ns, owner not in self.dead):
+            done_ns = ready_ns + self.pace_of(rank)
+            # Who has sent computes no more, and who has stopped is about to send.
+            works = owner not in self.dead and not self.plans[owner].stopped and not self.is_final(owner)
+            if not self.ledgers.worth_taking(owner, now_ns, done_ns, works):
                 continue
             if best is None or self.load(owner) > self.load(best):
                 best = owner
@@ -115,7 +215,8 @@ class Claiming(Roles):
         got = self.ledgers.take(best, rank, now_ns)
         if got is None:
             return []
-        plan.owner = best
+        if plan.owner < 0:
+            plan.owner = best
         self.claims["second" if second else "first"] += 1
         self.say_claim(rank, got, second, now_ns)
         return [got]
@@ -151,9 +252,13 @@ class Claiming(Roles):
         return (computes and not final) or bool(self.workers[rank].hold == RECALLED)
 
     def load(self, owner: int) -> float:
-        """Free micro-batches for each helper that the owner has."""
-        helpers = sum(1 for plan in self.plans if plan.owner == owner)
-        return self.ledgers.free(owner) / (1 + helpers)
+        """How long the owner would take for what is free, shared with the helpers that it has."""
+        if self.counts_bits():
+            helpers = len(self.ledgers.holders(owner) - {owner})
+        else:
+            helpers = sum(1 for plan in self.plans if plan.owner == owner)
+        pace_ns = self.ledgers.pace_ns.get(owner, 2.0 * self.unit_ns)
+        return self.ledgers.free(owner) * pace_ns / (1 + helpers)
 
     def say_claim(self, rank: int, got: Claim, second: bool, now_ns: int) -> None:
         owner, m, _ = got

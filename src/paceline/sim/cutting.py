@@ -6,10 +6,15 @@ one micro-batch; other jobs are cut only while somebody is helped, and only if t
 is worth more than what the exchange shows. Both are estimated from what the job knows of itself: its
 computation, the size of its gradients, the rate of its link, and how slow the straggler was seen to be. The network
 that it shares with others is not in that; so where iterations with and without help have been seen, their times decide.
+
+And an exchange that shows is noticed while it does: everyone has computed, everyone waits, and longer than expected.
+The iteration that they wait to begin is then not cut, nor are the next ones, so a slow link costs one iteration's
+exchange and no more.
 """
 
 from paceline.dataplane.straggler import BANDWIDTH_STRAGGLER, COMPUTE_STRAGGLER
 from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.sim import world as w
 from paceline.sim.build import NO_ITERATION, Setup
 from paceline.sim.watching import Plan, Watching
 
@@ -19,6 +24,8 @@ GAIN_MIN = 0.03
 """Help that is expected to give less than this is not begun."""
 TRIES = 2
 """After so many iterations that all took longer than expected, a way that may be quicker is tried."""
+WHOLE_ITERATIONS = 8
+"""After an exchange that showed, so many iterations are not cut; each time it happens, twice as many as before."""
 SLOWNESS_MAX = 16.0
 
 
@@ -29,7 +36,10 @@ class Cutting(Watching):
         super().__init__(setup, j, plan)
         network = setup.scenario.network
         packet_bits = 8 * (4 * network.elements + HEADER_BYTES + ENVELOPE_BYTES)
-        self.exchange_ns = self.chunks * packet_bits / network.rate * 1e9
+        packet_ns = packet_bits / network.rate * 1e9
+        self.exchange_ns = self.chunks * packet_ns
+        self.round_trip_ns = (4 if network.topology == "star" else 8) * (network.delay + packet_ns)
+        """To the switch, to a custodian and back, on links that are free."""
         self.slowness: dict[int, float] = {}
         """How many times slower than the leaders a worker was seen to be."""
         self.pays = True
@@ -41,6 +51,9 @@ class Cutting(Watching):
         """The compute stragglers that `took_ns` is about."""
         self.took_ns: dict[bool, list[int]] = {True: [], False: []}
         """How long iterations took, cut and not, while they straggled and nobody else did."""
+        self.blocked_ns = self.workers.blocked_ns.copy()
+        """How long workers had waited for results, before the wait that they are in."""
+        self.whole_for, self.whole_until = WHOLE_ITERATIONS, 0
         if self.job.takes_over and not self.is_free_to_cut():
             self.cut(False)
 
@@ -82,6 +95,50 @@ class Cutting(Watching):
             self.record.cut_until = first
         self.changed_at = first
 
+    def tick(self, now_ns: int) -> None:
+        super().tick(now_ns)
+        moving = self.workers.phase != w.BLOCKED
+        self.blocked_ns[moving] = self.workers.blocked_ns[moving]
+        if self.job.takes_over:
+            self.see_exchange(now_ns)
+
+    def see_exchange(self, now_ns: int) -> None:
+        """Everyone has computed an iteration that was cut, and waits: longer than expected?
+
+        Nobody has begun to compute the next one then, so it need not be cut: its exchange hides behind a whole
+        backward pass again. What makes the exchange long, a slow link or other jobs, need not be known for that.
+        """
+        alive = self.alive()
+        waiting = self.workers[alive]
+        last = self.iteration - 1
+        if (
+            self.record.helping
+            or not self.record.cut_from <= last < self.record.cut_until
+            or (waiting.iteration != self.iteration).any()
+            or (waiting.phase != w.BLOCKED).any()
+            or (waiting.layer != 0).any()
+            or (waiting.cut == 1).all()
+        ):
+            return
+        since_ns = int((self.blocked_ns[alive] - waiting.blocked_ns).max())
+        expected_ns = self.exposed_ns(self.job.parts) + self.round_trip_ns
+        long_ns = expected_ns + GAIN_MIN * self.compute_ns
+        if now_ns - since_ns < long_ns:
+            self.plan(since_ns + int(long_ns) + 1, self.see_exchange)
+            return
+        for rank in alive:
+            self.workers[rank].cut = 1
+        self.record.cut_until, self.changed_at = self.iteration, self.iteration
+        self.whole_until, self.whole_for = self.iteration + self.whole_for, 2 * self.whole_for
+        self.say(
+            now_ns,
+            "takeover",
+            None,
+            f"iterations {self.iteration} to {self.whole_until - 1} are not cut: everyone has waited for "
+            f"{(now_ns - since_ns) * 1e-6:.3g} ms for the results of iteration {last}, and "
+            f"{expected_ns * 1e-6:.3g} ms were expected",
+        )
+
     def consider(self, now_ns: int) -> bool:
         """Cut the iterations to come, or do not; True if there is anything new in that."""
         if not self.job.takes_over:
@@ -94,7 +151,12 @@ class Cutting(Watching):
         held_up = any(self.role(rank) == BANDWIDTH_STRAGGLER for rank in self.alive())
         if min((int(self.workers[rank].iteration) for rank in self.alive()), default=0) >= self.changed_at:
             # One change at a time: all workers of an iteration do the same.
-            at_rest = self.is_free_to_cut() and not held_up and self.seems_free()
+            at_rest = (
+                self.is_free_to_cut()
+                and not held_up
+                and self.iteration >= self.whole_until
+                and self.seems_free()
+            )
             self.cut(bool(self.dead) or (self.pays if slow else at_rest))
         return (self.pays, int(self.record.cut_until)) != before
 
@@ -144,7 +206,8 @@ class Cutting(Watching):
                 self.slowness.pop(rank, None)
                 continue
             began = int(self.workers[rank].iteration) * self.chunks
-            done = int(self.detection.workers[rank].computed) - began
+            given = self.chunks * int(self.given_ns()[rank]) // self.compute_ns
+            done = int(self.detection.workers[rank].computed) - began - given
             median = int(self.detection.median[1]) - began
             if 0 < done < median:
                 seen = min(SLOWNESS_MAX, median / done)

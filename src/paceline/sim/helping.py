@@ -1,22 +1,17 @@
-"""Takeover, step by step: what each worker of a job does next, and what its packets hold.
+"""Takeover, step by step: what each worker of a job does next.
 
-Who straggles is in `watching.py`, roles in the transport in `roles.py`, the ledgers in `takeover.py`. What happens when
-somebody dies is in `standing_in.py`.
+Who straggles is in `watching.py`, roles in the transport in `roles.py`, the ledgers in `takeover.py`, who gets what
+from them in `claiming.py`, what packets hold in `contributing.py`. What happens when somebody dies is in
+`standing_in.py`.
 """
 
-from typing import Any
-
-import numpy as np
-
-from paceline.dataplane import sender as sending
 from paceline.sim import world as w
 from paceline.sim.build import NO_ITERATION
-from paceline.sim.claiming import WAITING, Claiming
+from paceline.sim.contributing import Contributing
 from paceline.sim.orders import ANOTHER, LAST, NOT_LAST, SEND
-from paceline.sim.takeover import is_whole
 
 
-class Helping(Claiming):
+class Helping(Contributing):
     """The coordinator of a job with `custody`, `takeover` or `both`, as long as nobody dies."""
 
     def roles_changed(self, now_ns: int) -> None:
@@ -41,6 +36,7 @@ class Helping(Claiming):
             self.tell(rank, LAST, now_ns)
             return
         owns = rank in self.ledgers.open or (rank in self.owners() and self.open_ledger(rank, now_ns))
+        owns = owns and not self.plan_of(rank).helps
         if kind == w.HALF_DONE:
             (self.owner_half if owns else self.leader_half)(rank, now_ns)
         else:
@@ -59,14 +55,46 @@ class Helping(Claiming):
             self.tell(rank, LAST, now_ns)
         else:
             self.tell(rank, NOT_LAST, now_ns)
+            if self.ledgers.free(rank) and self.others_are_busy(rank):
+                self.owner_asks_ahead(rank, now_ns)
 
     def owner_whole(self, rank: int, now_ns: int) -> None:
         plan = self.plan_of(rank)
         assert plan.held is not None
-        self.ledgers.pace_ns[rank] = float(now_ns - plan.began_ns)
+        if plan.began_ns:
+            self.ledgers.pace_ns[rank] = float(now_ns - plan.began_ns)
         if not self.ledgers.finish(plan.held):
             self.claims["fenced"] += 1
-        self.owner_asks(rank, now_ns)
+        if plan.following and now_ns >= plan.ready_ns:
+            plan.held, plan.began_ns = plan.following.pop(0), now_ns
+            self.ledgers.start(plan.held, now_ns)
+            self.tell(rank, ANOTHER, now_ns)
+        else:
+            self.owner_asks(rank, now_ns)
+
+    def others_are_busy(self, rank: int) -> bool:
+        """Is everyone else's own work going to last for longer than this worker takes for a micro-batch?"""
+        iteration, pace_ns = int(self.workers[rank].iteration), self.pace_of(rank)
+        for other in self.alive():
+            worker = self.workers[other]
+            left = self.job.parts - 1 - int(worker.micro) if worker.iteration == iteration else self.job.parts
+            if other != rank and (worker.iteration > iteration or left * self.unit_ns <= pace_ns):
+                return False
+        return not self.dead
+
+    def owner_asks_ahead(self, rank: int, now_ns: int) -> None:
+        """While nobody else could take it: the straggler's next micro-batch, without a wait between the two."""
+        plan = self.plan_of(rank)
+        iteration = plan.iteration
+        plan.ready_ns = now_ns + 2 * self.latency_ns
+
+        def decide(then_ns: int) -> None:
+            working = plan.held is not None and not plan.following and not plan.helps
+            if working and not self.is_over(rank, iteration) and self.ledgers.free(rank):
+                got = self.ledgers.take(rank, rank, then_ns)
+                plan.following = [got] if got else []
+
+        self.plan(now_ns + self.latency_ns, decide)
 
     def owner_asks(self, rank: int, now_ns: int) -> None:
         """A slow worker asks when it is ready: what it held in advance, others could not take."""
@@ -79,11 +107,24 @@ class Helping(Claiming):
         plan = self.plans[rank]
         if self.is_over(rank, iteration):
             return
-        owner = rank if self.ledgers.free(rank) else self.orphan(rank)
-        plan.held = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
+        if plan.following:
+            plan.held = plan.following.pop(0)
+            self.ledgers.start(plan.held, now_ns)
+        else:
+            plan.stopped = self.ledgers.free(rank) > 0 and self.is_better_left(rank, now_ns)
+            if plan.stopped:
+                self.later(rank, SEND, now_ns)
+                return
+            owner = rank if self.ledgers.free(rank) else self.orphan(rank)
+            plan.held = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
+            if owner not in (-1, rank):
+                plan.adopted.add(owner)
         plan.began_ns = now_ns
-        if owner not in (-1, rank):
-            plan.adopted.add(owner)
+        if plan.held is None and self.counts_bits():
+            # It is done with its own, and others are not: it helps them as a leader does.
+            taken = self.choose(rank, now_ns, now_ns + self.latency_ns)
+            if taken:
+                plan.helps, plan.held = True, taken[0]
         what = ANOTHER if plan.held else SEND
         self.later(rank, what, now_ns)
 
@@ -91,6 +132,9 @@ class Helping(Claiming):
         """Somebody else has committed what this straggler works on: it stops, and sends what it has."""
         plan = self.plans[rank]
         if self.is_over(rank, iteration) or plan.held is None or self.ledgers.holds(plan.held):
+            return
+        if plan.following or plan.helps:
+            # There is more for it to do: it will see when it asks.
             return
         worker = self.workers[rank]
         unready = worker.phase == w.FORWARD and worker.remaining != 0
@@ -146,7 +190,13 @@ class Helping(Claiming):
     def open_gate(self, now_ns: int) -> None:
         """Let the leaders go if none of them still computes something that comes before."""
         iteration = self.ledgers.iteration
-        leaders = [rank for rank in self.alive() if rank not in self.ledgers.open]
+        # A straggler that helps is one of them.
+        helping = {
+            rank
+            for rank in self.alive()
+            if self.plans[rank].helps and self.plans[rank].iteration == iteration
+        }
+        leaders = [rank for rank in self.alive() if rank not in self.ledgers.open or rank in helping]
         ready = []
         for rank in leaders:
             plan, worker = self.plans[rank], self.workers[rank]
@@ -181,7 +231,7 @@ class Helping(Claiming):
             self.claims["fenced"] += 1
         plan.held, plan.committed = None, False
         micro = int(self.workers[rank].micro)
-        if micro < self.job.parts:
+        if micro < self.job.parts and not plan.helps:
             self.tell(rank, ANOTHER, now_ns)
             if micro + 1 == self.job.parts:
                 self.ask_ahead(rank, now_ns)
@@ -191,102 +241,30 @@ class Helping(Claiming):
             self.tell(rank, ANOTHER, now_ns)
             if not plan.following:
                 self.ask_ahead(rank, now_ns)
+        elif not plan.asked:
+            # What it was to compute next has been taken back.
+            self.ask_ahead(rank, now_ns)
+            iteration = plan.iteration
+            self.plan(
+                plan.ready_ns,
+                lambda then_ns: None if self.is_over(rank, iteration) else self.leader_whole(rank, then_ns),
+            )
         else:
             self.wait_at_gate(rank, SEND, now_ns)
 
     def ask_ahead(self, rank: int, now_ns: int) -> None:
         """Ask for the next micro-batch while the present one is computed."""
         plan = self.plan_of(rank)
-        plan.asked = True
+        plan.asked = plan.pending = True
         plan.ready_ns = now_ns + 2 * self.latency_ns
-        iteration, ready_ns = plan.iteration, now_ns + self.unit_ns
+        iteration, ready_ns = plan.iteration, now_ns + self.pace_of(rank)
 
         def decide(then_ns: int) -> None:
+            plan.pending = False
             if not self.is_over(rank, iteration):
                 plan.following = self.choose(rank, then_ns, ready_ns)
 
         self.plan(now_ns + self.latency_ns, decide)
-
-    # What a worker contributes.
-
-    def finalise(self, rank: int, now_ns: int) -> None:
-        """Fix what a worker's packets of this iteration hold, before the first of them."""
-        plan = self.plans[rank]
-        plan.final = True
-        if self.settled != self.ledgers.iteration:
-            # With several stragglers each worker keeps its bit, whatever it has taken or given: bits alone are
-            # counted, and since the ledgers part the work, the sum over all bits is the sum over all samples.
-            self.settled = self.ledgers.iteration
-            # In several racks always: a rack's sum with another rack's shares would be none.
-            self.by_shares = not self.spread and (len(self.ledgers.open) <= 1 or bool(self.dead))
-            self.carriers = {}
-        owner, share, carries = -1, 0, 1 << rank
-        if rank in self.ledgers.open:
-            owner, share, carries = rank, self.ledgers.share(rank, rank), 0
-        elif plan.owner >= 0:
-            owner, share = plan.owner, self.ledgers.share(plan.owner, rank)
-        if is_whole(share):
-            carries, share = carries | 1 << owner, 0
-        for adopted in plan.adopted:
-            carries |= 1 << adopted
-        self.contribute(rank, carries, owner if share else 0, share)
-
-    def contribute(self, rank: int, carries: int, owner: int, share: int) -> None:
-        worker: Any = self.workers[rank]
-        worker.helped = int(carries != 1 << rank or share != 0)
-        worker.carries, worker.owner, worker.share = np.uint64(carries), owner, np.uint64(share)
-        if self.spread and self.policy != "switchml":
-            if self.dead:
-                self.show_bits(rank)
-                self.see_cover(rank)
-            return
-        if self.policy == "switchml" or not self.by_shares:
-            carries = 1 << rank | sum(1 << dead for dead, by in self.carriers.items() if by == rank)
-            owner = share = 0
-        if self.policy != "switchml":
-            sending.set_share(
-                self.world.senders,
-                self.first + rank,
-                np.uint64(carries),
-                self.seats.owner(owner) if share else 0,
-                np.uint64(share),
-            )
-
-    def see_cover(self, rank: int) -> None:
-        """Where bits alone are counted, the bit of a dead worker waits until its work has been taken."""
-        worker = self.workers[rank]
-        if self.seats.carried(rank) and not self.is_covered(self.exchange_of(rank)):
-            worker.hold = WAITING
-        elif worker.hold == WAITING:
-            worker.hold = 0
-
-    def exchange_of(self, rank: int) -> int:
-        """The iteration whose sums a worker sends, or is about to send."""
-        plan = self.plans[rank]
-        return max(int(self.workers[rank].first_chunk) // self.chunks, plan.iteration if plan.final else 0)
-
-    def is_covered(self, iteration: int) -> bool:
-        """Has somebody taken all that the dead have left undone in an iteration?
-
-        Of one before that of the ledgers somebody has all results; of a later one nobody has begun to stand in.
-        """
-        if iteration != self.ledgers.iteration:
-            return iteration < self.ledgers.iteration
-        for owner in self.dead:
-            self.open_ledger(owner, 0)
-        return not any(
-            self.ledgers.free(owner) and (owner in self.dead or self.is_final(owner))
-            for owner in self.ledgers.open
-        )
-
-    def is_final(self, rank: int) -> bool:
-        """Is it fixed what this worker's packets of the iteration hold?"""
-        plan, worker = self.plans[rank], self.workers[rank]
-        if plan.iteration == self.ledgers.iteration and worker.iteration == plan.iteration:
-            return plan.final
-        # Before anybody straggled or died, workers did not ask.
-        sends = worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
-        return int(worker.iteration) >= self.ledgers.iteration + (0 if sends else 1)
 
     def later(self, rank: int, what: int, now_ns: int) -> None:
         """The answer is on its way."""

@@ -62,7 +62,7 @@ class LeavingOut(Watching):
                 continue
             self.present.add(rank)
             self.left_out += 1
-            worker.helped, worker.carries, worker.share = 1, np.uint64(0), np.uint64(0)
+            worker.helped, worker.carries = 1, np.uint64(0)
             self.world.left_out[self.j, iteration & 1] |= np.uint64(1 << rank)
             self.say(now_ns, "left out", rank, f"not ready in iteration {iteration}: the sums are without it")
             self.tell(rank, SEND, now_ns)

@@ -35,6 +35,8 @@ class StandingIn(Helping):
         self.ledgers.leave(rank)
         self.open_ledger(rank, now_ns)
         self.cut(True)
+        for other in self.part_owners():
+            self.owner_asks(other, now_ns)
         self.redistribute(iteration, now_ns)
 
     def tick(self, now_ns: int) -> None:
@@ -128,7 +130,9 @@ class StandingIn(Helping):
         if got is None:
             self.resume(rank, iteration, now_ns)
             return
-        if rank not in self.ledgers.open and plan.owner in (-1, owner):
+        if self.counts_bits():
+            plan.owner = plan.owner if plan.owner >= 0 else owner
+        elif rank not in self.ledgers.open and plan.owner in (-1, owner):
             plan.owner = owner
         elif owner != rank:
             plan.adopted.add(owner)
@@ -151,6 +155,8 @@ class StandingIn(Helping):
             for owner in self.ledgers.open
             if self.ledgers.free(owner) and self.adopter(owner) in (-1, rank)
         ]
+        if self.counts_bits():
+            return max(free, key=self.load, default=-1)
         if rank in self.ledgers.open:
             bound = rank
         elif plan.owner < 0:

@@ -4,7 +4,8 @@ The owner of a ledger is a straggler, or a dead worker. A straggler takes its mi
 other; a leader computes its own first, then takes from the tail. A leader asks for its next micro-batch when it
 begins the present one, so it knows at half time whether that is its last: then it commits it, and its gradients
 leave layer by layer. When nothing is free, it may race the straggler for the one that this works on, if it would be
-done with it sooner; half way through, it commits that too, and the straggler is told to stop.
+done with it sooner; half way through, it commits that too, and the straggler is told to stop. Where there are several
+stragglers, one that is done with its own does as leaders do: it may be slow no more.
 
 What a worker contributes is final before its first packet of the iteration: a micro-batch that is computed or
 committed never changes hands, but by a death, and then a new epoch begins. So nobody needs to wait for the freeze.
@@ -25,6 +26,7 @@ from paceline.dataplane.ledger import (
     finish,
     leave,
     new_ledger,
+    renew,
 )
 from paceline.dataplane.shares import ALL_SHARES, share_bits
 
@@ -42,10 +44,16 @@ class WorkPlan:
     following: list[Claim] = field(default_factory=list)
     asked: bool = False
     """Has it asked for what follows?"""
+    pending: bool = False
+    """... and the coordinator has not answered yet."""
     ready_ns: int = 0
     """When the answer is with it."""
     owner: int = -1
-    """Whose micro-batches it has taken: one owner an iteration, and those it adopted as a whole."""
+    """Whose micro-batches it has taken: one owner's where packets tell shares, and those it adopted as a whole."""
+    helps: bool = False
+    """A straggler that is done with its own, and takes others' as a leader does."""
+    stopped: bool = False
+    """A straggler that leaves the rest of its own to helpers."""
     adopted: set[int] = field(default_factory=set)
     committed: bool = False
     """Nobody else can take what it works on any more."""
@@ -84,9 +92,22 @@ class Ledgers:
     def free(self, owner: int) -> int:
         return int((self.open[owner].batches.state == FREE).sum())
 
+    def given(self, owner: int) -> int:
+        """How many of the owner's micro-batches others compute, or have computed."""
+        batches = self.open[owner].batches
+        return int(((batches.state != FREE) & (batches.worker != owner)).sum())
+
+    def drop(self, owner: int, worker: int) -> None:
+        """What a helper has of an owner's micro-batches is free again."""
+        leave(self.open[owner], worker)
+
     def takers(self, owner: int) -> set[int]:
         """Who has a claim on some of the owner's micro-batches, or has computed some."""
         return {int(batch.worker) for batch in self.open[owner].batches if batch.state != FREE}
+
+    def holders(self, owner: int) -> set[int]:
+        """Who works on some of the owner's micro-batches now, or is about to."""
+        return {int(batch.worker) for batch in self.open[owner].batches if batch.state == CLAIMED}
 
     def of(self, owner: int, worker: int) -> list[int]:
         """The micro-batches that are in a worker's share."""
@@ -108,6 +129,12 @@ class Ledgers:
         ledger = self.open[owner]
         m = claim(ledger, worker, now_ns)
         return (owner, m, int(claim_number(ledger, m, worker))) if m >= 0 else None
+
+    def start(self, held: Claim, now_ns: int) -> None:
+        """A worker begins with what it claimed ahead."""
+        owner, m, number = held
+        if renew(self.open[owner], m, number, now_ns) and self.open[owner].batches[m].claim == number:
+            self.open[owner].batches[m].claimed_ns = now_ns
 
     def finish(self, held: Claim) -> bool:
         owner, m, number = held
@@ -141,7 +168,7 @@ class Ledgers:
         if not began:
             return float(now_ns), pace_ns
         pace_ns = max(pace_ns, float(now_ns - min(began)))
-        return min(began) + pace_ns, pace_ns
+        return min(began) + len(began) * pace_ns, pace_ns
 
     def first_claim(self, owner: int) -> Claim | None:
         """What an owner works on."""
@@ -151,19 +178,19 @@ class Ledgers:
                 return owner, m, int(batches[m].claim)
         return None
 
-    def worth_taking(self, owner: int, now_ns: int, ready_ns: int, owner_works: bool) -> bool:
-        """Would this worker, ready at `ready_ns`, be done with one of the owner's sooner than the owner itself?"""
+    def worth_taking(self, owner: int, now_ns: int, done_ns: int, owner_works: bool) -> bool:
+        """Would a worker that is done with one of the owner's at `done_ns` be sooner than the owner itself?"""
         free = self.free(owner)
         if not owner_works:
             return free > 0
-        done_ns, pace_ns = self.owner_done_ns(owner, now_ns, 2.0 * self.unit_ns)
+        present_ns, pace_ns = self.owner_done_ns(owner, now_ns, 2.0 * self.unit_ns)
         if free > 0:
-            return done_ns + free * pace_ns > ready_ns + self.unit_ns
+            return present_ns + free * pace_ns > done_ns
         batches: Any = self.open[owner].batches
         raceable = any(
             b.state == CLAIMED and b.worker == owner and b.second < 0 for b in batches[self.keep(owner) :]
         )
-        return raceable and done_ns > ready_ns + 1.1 * self.unit_ns
+        return raceable and present_ns > done_ns + 0.1 * self.unit_ns
 
     def keep(self, owner: int) -> int:
         return int(self.open[owner].state[0].keep)

@@ -33,7 +33,7 @@ def part(job: int, rank: int, m: int, micro_batches: int, chunk: int, lane: int)
 
 @compiled_apart
 def fill_helped(world: World, w: int, p: int) -> None:
-    """The values of a packet of a worker that takes or gives: whole contributions, and shares of one owner."""
+    """The values of a packet of a worker that takes or gives: whole contributions, and shares of others."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
     chunk = world.pool.packets[p].chunk
@@ -42,9 +42,10 @@ def fill_helped(world: World, w: int, p: int) -> None:
         for rank in range(job.workers):
             if worker.carries & bit(rank):
                 total += contribution(worker.job, rank, chunk, lane)
-        for m in range(job.micro_batches):
-            if worker.share & bit(first_bit(m, job.micro_batches)):
-                total += part(worker.job, worker.owner, m, job.micro_batches, chunk, lane)
+            elif rank < world.shares.shape[1] and world.shares[w, rank] != np.uint64(0):
+                for m in range(job.micro_batches):
+                    if world.shares[w, rank] & bit(first_bit(m, job.micro_batches)):
+                        total += part(worker.job, rank, m, job.micro_batches, chunk, lane)
         world.pool.values[p, lane] = total
 
 

@@ -2,9 +2,10 @@
 
 Progress is what detection wants (`dataplane/straggler.py`): chunks computed and chunks delivered. A pass that was
 computed counts for as many chunks as its part of the iteration's computation, so a slow worker shows long before it
-should have sent. Delivered is that, less what waits to be sent. A window of chunks without results couples the
-workers: nobody can be further ahead of a slow link than that. So a lag there counts in windows: `COUPLED_SHARE` of one
-is as much as theta.
+should have sent; what others have taken of it counts as well. Delivered is that, less what waits to be sent, as far as
+others have sent it: who is ready before them has to wait, and is not slow. A window of chunks without results couples
+the workers: nobody can be further ahead of a slow link than that. So a lag there counts in windows: `COUPLED_SHARE` of
+one is as much as theta.
 """
 
 from collections.abc import Callable
@@ -146,7 +147,7 @@ class Watching:
 
     def _report(self) -> None:
         """Write everyone's progress, in chunks, into the detection's records."""
-        done = np.minimum(self.workers.work_ns, self.compute_ns)
+        done = np.minimum(self.workers.work_ns + self.given_ns(), self.compute_ns)
         computed = self.workers.iteration * self.chunks + self.chunks * done // self.compute_ns
         window = np.maximum(np.maximum(1.0, self.senders.window), self.senders.window_max / 2)
         behind = np.maximum(0, self.senders.oldest.max() - self.senders.oldest)
@@ -155,8 +156,10 @@ class Watching:
         # What all who have computed as much could not send, they wait to send: for parts of somebody who has not.
         ahead = (computed >= np.sort(computed)[self.n // 2]) & (self.workers.hold == 0)
         common = unsent[ahead].min() if ahead.any() else 0
+        # Nor is it a lag of who is the first to be ready: nobody has sent more.
+        first = self.senders.next.max() - self.senders.next
         # Who was told to hold its packets is not slow.
-        own = np.where(self.workers.hold != 0, 0, np.maximum(0, unsent - common))
+        own = np.where(self.workers.hold != 0, 0, np.maximum(0, np.minimum(unsent - common, first)))
         # In help mode nobody is held back by a window, and a lag shows as it is.
         lag = np.where(self.senders.leaders == 0, np.maximum(behind, queued) / window, 0.0)
         coupled = np.where(
@@ -169,6 +172,10 @@ class Watching:
         records.delivered[:] = computed - own - coupled.astype(np.int64)
         for rank in self.dead:
             records[rank].computed = records[rank].delivered = int(computed.max())
+
+    def given_ns(self) -> Any:
+        """What others have taken of each worker's computation: it is not behind by that."""
+        return np.zeros(self.n, dtype=np.int64)
 
     def _has_news(self) -> bool:
         """Is there anything to judge? Most windows of a wait are like the one before, and judging takes its time."""

@@ -93,9 +93,7 @@ WORKER = np.dtype(
         ("piece_ns", "i8"),
         ("work_ns", "i8"),
         ("spell_until_ns", "i8"),
-        ("share", "u8"),
         ("carries", "u8"),
-        ("owner", "i4"),
         ("helped", "i4"),
         ("micro", "i4"),
         ("cut", "i4"),
@@ -194,6 +192,8 @@ class World(NamedTuple):
     outbox: Any
     left_out: Any
     mail: Any
+    shares: Any
+    """`[worker, owner]`: the micro-batches of another of its job that a worker's packets hold."""
 
 
 @compiled_inner
