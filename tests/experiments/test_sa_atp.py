@@ -140,7 +140,7 @@ def test_the_full_experiment_covers_what_was_asked() -> None:
 LATE = [
     Point("spells", "resnet50", 8, 2.5, 0.16, "atp", "both", 24, 16),
     Point("traffic to", "bert-base", 8, 1.0, 0.0, "atp", "both", 8, 16),
-    Point("traffic from", "vgg16", 8, 1.0, 0.0, "atp", "takeover", 8, 16),
+    Point("traffic to", "vgg16", 8, 1.0, 0.0, "atp", "takeover", 8, 16),
 ]
 
 
