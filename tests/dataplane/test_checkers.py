@@ -170,3 +170,10 @@ def test_a_sender_that_has_not_ended_is_found(policy: str) -> None:
         state[field] = 0
     star.senders.flights[0, 0].state = 2
     assert any("is lost" in line for line in checkers.check_ended(star.senders))
+
+
+@pytest.mark.parametrize("name", ["unfinished", "lost", "credited", "asking", "behind"])
+def test_a_sender_that_has_lost_count_is_found(star: Star, name: str) -> None:
+    assert checkers.check_senders(star.senders) == []
+    star.senders.state[0][name] += 1
+    assert [name in line for line in checkers.check_senders(star.senders)] == [True]

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.dataplane import sender as sending
 from paceline.dataplane import wire
+from paceline.dataplane.checkers import check_senders
 from paceline.dataplane.sender import ANSWER_IT, CREDITED, DONE, IDLE, IGNORE, LOST, NEVER_NS, NEW, POLL, SENT
 from paceline.dataplane.shares import ALL_SHARES
 from tests.dataplane.headers import header, mask_of
@@ -120,6 +121,34 @@ def test_acknowledgements_that_overtake_find_what_was_lost() -> None:
     assert state_of(sender, 0) == LOST
     packet = sender.poll()
     assert (packet.chunk, packet.flag) == (0, wire.CUSTODY | wire.FLUSH)
+
+
+def test_what_acknowledgements_overtook_is_counted_until_its_result_comes() -> None:
+    sender = leader(8, window=8.0, budget=8, adaptive=0, in_order=1, reorder_chunks=64)
+    sender.send()
+    for chunk, behind in [(2, 3), (1, 3), (5, 6)]:
+        ack(sender, chunk)
+        assert (sender.state.behind, check_senders(sender.all)) == (behind, [])
+    for chunk, behind in [(5, 5), (0, 4), (6, 4), (2, 3), (1, 2), (3, 1), (4, 0), (7, 0)]:
+        assert sender.result(chunk) == NEW
+        assert (sender.state.behind, check_senders(sender.all)) == (behind, [])
+
+
+def test_in_a_new_epoch_credit_has_overtaken_nothing() -> None:
+    """Else all that was credited would look lost, and leave room in a window that it fills."""
+    sender = leader(20, window=8.0, budget=16, span=16, adaptive=0, in_order=1, reorder_chunks=1)
+    sender.send()
+    for chunk in range(8):
+        ack(sender, chunk)
+    sender.send()
+    sender.result(1)
+    assert sender.state.behind == 7
+    sending.take_role(sender.all, 0, 1, 0, 0, np.uint64(0), 4)
+    assert (sender.state.highest_done, sender.state.behind, check_senders(sender.all)) == (1, 1, [])
+    now_ns = 50_000
+    assert sender.send(now_ns) == [0, *range(2, 9)], "a window of what goes again"
+    sender.timeout(now_ns + 10)
+    assert [chunk for chunk in range(9) if state_of(sender, chunk) == LOST] == [0], "overtaken by a result"
 
 
 def test_waiting_for_a_straggler_sends_nothing_again() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paceline.dataplane import sender as sending
 from paceline.dataplane import wire
-from paceline.dataplane.checkers import check_ended
+from paceline.dataplane.checkers import check_ended, check_senders
 from paceline.dataplane.sender import DUPLICATE, NEVER_NS, NEW, UNKNOWN
 from tests.dataplane.headers import header
 
@@ -602,6 +602,7 @@ def test_whatever_comes_the_books_balance(
         else:
             sent |= set(sender.send(now_ns))
         assert sender.state.unfinished == len(sent - fresh)
+        assert check_senders(sender.all) == []
         if not pool:
             highest = max(fresh, default=-1)
             assert sender.state.behind == len([chunk for chunk in sent - fresh if chunk < highest])

@@ -110,9 +110,7 @@ def test_a_late_worker_holds_no_aggregator_and_leads_again(policy: str, late: in
             base = _counter(job, leader, "credits")
 
             def ahead(base: int = base) -> bool:
-                # ATP's custodians do not ask the switch: a doubled packet that comes late stays there for a while.
-                free = policy == "atp" or _used(switch, job) == 0
-                return free and _counter(job, leader, "credits") >= base + CHUNKS
+                return _used(switch, job) == 0 and _counter(job, leader, "credits") >= base + CHUNKS
 
             _reduce_with_a_late_worker(job, late, turn, ahead)
         _reduce_until_all_lead(job)

@@ -128,12 +128,13 @@ class Wild:
         return self.truth[worker, inside, chunk].sum(axis=0)
 
     def violations(self) -> list[str]:
-        """What the checkers say of every aggregator and every custodian chunk."""
+        """What the checkers say of every aggregator, every custodian chunk and every sender."""
         truth = checkers.Truth(self._sum_of_bit, lambda job, chunk: self.want[chunk], self._sum_of_part)
         return [
             *checkers.check_aggregators(self.switch, truth),
             *checkers.check_custody(self.custodians, truth),
             *checkers.check_accounts(self.switch),
+            *checkers.check_senders(self.senders),
         ]
 
     def _payload(self, w: int, chunk: int) -> Any:

@@ -6,6 +6,7 @@ called between any two calls of the core, by a test after every packet or by a d
 - exactly once: every container (aggregator, custodian chunk, packet) holds the sum over exactly its mask and share;
 - nothing left out: what claims to be complete has every contribution of its level;
 - no aggregator leaked: what is empty is blank, `used` counts what is held, a job that left holds nothing;
+- a sender's counts are true: how many chunks of it are unfinished, lost, credited, asked about, behind;
 - every chunk ended: a sender has a result for all that it was given, and nothing is still in flight.
 
 What the contributions are is for the caller to say, in a `Truth`. Sums are compared modulo 2**32, as they are
@@ -20,7 +21,7 @@ import numpy as np
 from paceline.dataplane.bits import bit, popcount
 from paceline.dataplane.custodian import FINISHED, OPEN, Custodians
 from paceline.dataplane.memory import ANSWERED, EMPTY, FILLING, HELD, STATE_NAMES
-from paceline.dataplane.sender import FLIGHT_STATES, IDLE, Senders
+from paceline.dataplane.sender import CREDITED, FLIGHT_STATES, IDLE, LOST, SENT, Senders
 from paceline.dataplane.shares import ALL_SHARES, owner_bit
 from paceline.dataplane.switch import Switch
 from paceline.dataplane.wire import CUSTODY, GRADIENT, PARTIAL, RESULT
@@ -163,6 +164,30 @@ def check_accounts(switch: Switch) -> list[str]:
             if record.active != 0 and held > record.slots_max:
                 wrong.append(
                     f"switch {s}: job {job} holds {held} aggregators and may hold {record.slots_max}"
+                )
+    return wrong
+
+
+def check_senders(senders: Senders) -> list[str]:
+    """What a sender counts of its chunks in flight is what they are."""
+    wrong = []
+    for i in range(senders.state.shape[0]):
+        sender = senders.state[i]
+        flights = senders.flights[i, : sender.span]
+        unfinished = (flights.state == SENT) | (flights.state == LOST) | (flights.state == CREDITED)
+        counts = {
+            "unfinished": unfinished,
+            "lost": flights.state == LOST,
+            "credited": flights.state == CREDITED,
+            "asking": flights.asks != 0,
+        }
+        if sender.pool == 0:
+            counts["behind"] = unfinished & (flights.chunk <= sender.highest_done)
+        for name, found in counts.items():
+            if np.count_nonzero(found) != sender[name]:
+                wrong.append(
+                    f"sender {i} (job {sender.job}, worker {sender.worker}) counts {sender[name]} chunks {name},"
+                    f" {np.count_nonzero(found)} are"
                 )
     return wrong
 

@@ -1,7 +1,8 @@
 """A chunk's flight from one state to the next: the steps that `sender.py` and `roles.py` share.
 
 Each function makes one change of state of `FLIGHT_STATES` and keeps the sender's counts true: `unfinished` chunks have
-no result, of them `lost` wait to be sent again, `credited` wait for their result alone, `asking` for a query.
+no result, of them `lost` wait to be sent again, `credited` wait for their result alone, `asking` for a query, and
+`behind` lie below the highest chunk that is done or credited, or are that one.
 """
 
 from typing import Any
@@ -68,6 +69,24 @@ def stop_asking(sender: Any, flight: Any) -> None:
 
 
 @compiled
+def overtake(sender: Any, chunk: int) -> None:
+    """A chunk is done or credited: those below it that have no result are behind, and so is itself until it has one."""
+    if chunk > sender.highest_done:
+        sender.behind += chunk - sender.highest_done
+        sender.highest_done = chunk
+
+
+@compiled
+def void_credit(sender: Any) -> None:
+    """An epoch ends, and its credit with it: a chunk is behind only if a result overtook it.
+
+    All between the highest result and the highest credit were behind, since none of them has a result.
+    """
+    sender.behind -= sender.highest_done - sender.highest_result
+    sender.highest_done = sender.highest_result
+
+
+@compiled
 def finish(senders: Senders, i: int, chunk: int) -> None:
     """Its result (or receipt) has come."""
     sender = senders.state[i]
@@ -79,11 +98,9 @@ def finish(senders: Senders, i: int, chunk: int) -> None:
         sender.credited -= 1
         stop_asking(sender, flight)
     sender.unfinished -= 1
-    if chunk > sender.highest_done:
-        sender.behind += chunk - sender.highest_done - 1
-        sender.highest_done = chunk
-    else:
-        sender.behind -= 1
+    overtake(sender, chunk)
+    sender.behind -= 1
+    sender.highest_result = max(sender.highest_result, chunk)
     if sender.pool != 0:
         flight.chunk = chunk + sender.span
         flight.resends = flight.backoff = 0

@@ -23,7 +23,14 @@ import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled
-from paceline.dataplane.flights import find_lost, mark_credited, mark_lost, start_asking
+from paceline.dataplane.flights import (
+    find_lost,
+    mark_credited,
+    mark_lost,
+    overtake,
+    start_asking,
+    void_credit,
+)
 from paceline.dataplane.pacing import sample_rtt, slow_down, speed_up
 from paceline.dataplane.sender_state import (
     ANSWER_IT,
@@ -70,6 +77,7 @@ def change_epoch(senders: Senders, i: int, epoch: int) -> int:
     """A new epoch: whatever has no result yet must be sent again in it; gives how many chunks that are."""
     sender = senders.state[i]
     sender.epoch = epoch
+    void_credit(sender)
     again = 0
     first = 0 if sender.pool != 0 else sender.oldest
     last = sender.span if sender.pool != 0 else sender.next
@@ -117,7 +125,7 @@ def handle_ack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
         else:
             speed_up(sender)
     sender.credits += 1
-    sender.highest_done = max(sender.highest_done, chunk)
+    overtake(sender, chunk)
     mark_credited(sender, flight, now_ns)
     find_lost(senders, i, now_ns)
     return True

@@ -237,7 +237,6 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
     finish(senders, i, chunk)
-    sender.highest_result = max(sender.highest_result, chunk)
     if sender.pool == 0:
         find_lost(senders, i, now_ns)
         if sender.in_order != 0:

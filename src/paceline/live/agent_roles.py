@@ -174,7 +174,6 @@ def _take_role(loop: Loop, epoch: int, leaders: Any, now_ns: int) -> None:
     )
     # What goes again was not lost: the window need not shrink.
     control.round_resent += again
-    _forget_credit(loop)
     custodian = loop.custodians.state[0]
     if custodian.epoch < epoch:
         custody.begin_epoch(loop.custodians, 0, epoch)
@@ -184,17 +183,6 @@ def _take_role(loop: Loop, epoch: int, leaders: Any, now_ns: int) -> None:
     loop.counters[ROLE_CHANGES] += 1
     loop.roles.said[control.events % loop.roles.said.shape[0]].leaders = leaders
     note(loop, EVENT_EPOCH, epoch, 0, now_ns)
-
-
-@compiled_inner
-def _forget_credit(loop: Loop) -> None:
-    """Chunks were overtaken by those with a result, not by those that a custodian of the last epoch counted."""
-    sender = loop.senders.state[0]
-    sender.highest_done = sender.highest_result
-    sender.behind = 0
-    for chunk in range(sender.oldest, min(sender.next, sender.highest_done)):
-        if loop.senders.flights[0, chunk % sender.span].state != sending.DONE:
-            sender.behind += 1
 
 
 @compiled_apart
