@@ -26,7 +26,7 @@ Epochs: partial sums count within one epoch. A custodian that lost its state beg
 worker, which sends again what has no result yet. Results belong to no epoch: whoever holds one may give it.
 
 Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. What is counted, and what
-can be counted with it, is in `counted.py`.
+can be counted with it, is in `counted.py`; the changes of a chunk's state are in `entries.py`.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane.asking import handle_timeout, poll_transmit
-from paceline.dataplane.bits import NO_BITS, add_modulo, bit, mix, popcount
+from paceline.dataplane.bits import NO_BITS, bit, mix, popcount
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.counted import clear, count_in, covers, has_room, includes, is_disjoint
 from paceline.dataplane.custodian_state import (
@@ -49,10 +49,7 @@ from paceline.dataplane.custodian_state import (
     FINISHED,
     FINISHES,
     KEPT,
-    LED,
-    LED_IN_PART,
     MULTICAST,
-    NOT_LED,
     NOTHING,
     OPEN,
     OUTDATED,
@@ -66,10 +63,18 @@ from paceline.dataplane.custodian_state import (
     Custodians,
     new_custodians,
 )
+from paceline.dataplane.entries import (
+    acknowledge,
+    copy_in,
+    count_leaders,
+    finish,
+    is_led,
+    make_result,
+    open_entry,
+)
 from paceline.dataplane.sender_state import NEVER_NS
 from paceline.dataplane.shares import is_sound
 from paceline.dataplane.wire import (
-    ACK,
     ANSWER,
     COLLISION,
     ECN,
@@ -77,8 +82,6 @@ from paceline.dataplane.wire import (
     PARTIAL,
     PULL,
     QUERY,
-    RESULT,
-    RESULT_FLAG,
 )
 from paceline.dataplane.wire import CUSTODY as WITH_CUSTODY
 
@@ -146,19 +149,19 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
     if kind == QUERY and not (entry.state == FINISHED and entry.chunk == packet.chunk):
         return _query(custodians, k, at, packet, now_ns)
     if entry.state == ABSENT or entry.chunk < packet.chunk:
-        _open(custodians, k, at, packet, now_ns)
+        open_entry(custodians, k, at, packet, now_ns)
     if entry.state == FINISHED:
         if kind == ANSWER:
             return NOTHING
         custodians.counters[k, REPLAYS] += 1
         alone = kind == QUERY or (packet.level == 1 and popcount(packet.mask) <= 1)
-        _make_result(custodians, k, at, packet, buffer, row)
+        make_result(custodians, k, at, packet, buffer, row)
         return UNICAST if alone else MULTICAST
     if kind == ANSWER:
-        _copy_in(custodians, k, at, buffer, row, True)
+        copy_in(custodians, k, at, buffer, row, True)
         entry.flag = packet.flag & COLLISION
         entry.offer = packet.offer
-        return _finish(custodians, k, at, packet, buffer, row)
+        return finish(custodians, k, at, packet, buffer, row)
     if packet.share and not has_room(custodians, k, at, packet.owner):
         custodians.counters[k, REFUSED] += 1
         return NOTHING
@@ -204,49 +207,13 @@ def keep_result(custodians: Custodians, k: int, packet: Any, buffer: Any, row: i
         custodians.counters[k, OUTDATED] += 1
         return
     if entry.state == ABSENT or entry.chunk < packet.chunk:
-        _open(custodians, k, at, packet, now_ns)
+        open_entry(custodians, k, at, packet, now_ns)
     if entry.state == OPEN:
-        _copy_in(custodians, k, at, buffer, row, True)
+        copy_in(custodians, k, at, buffer, row, True)
         entry.flag = packet.flag & COLLISION
         entry.offer = packet.offer
         entry.state = FINISHED
         custodians.counters[k, KEPT] += 1
-
-
-@compiled_inner
-def _open(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> None:
-    custodian = custodians.state[k]
-    entry = custodians.chunks[k, at]
-    entry.chunk = packet.chunk
-    entry.state = OPEN
-    entry.flag = 0
-    # What was flushed is not in the switch any more: no reminder there, the workers are asked at once.
-    entry.led = NOT_LED
-    entry.attempts = 1 if custodian.eager != 0 and packet.flag & FLUSH else 0
-    entry.priority = packet.priority
-    entry.index = packet.index
-    entry.exponent = packet.exponent
-    entry.due_ns = now_ns + custodian.patience_ns
-    clear(custodians, k, at)
-    for rack in range(custodians.leads.shape[2]):
-        custodians.leads[k, at, rack] = NO_BITS
-    for lane in range(custodians.values.shape[2]):
-        custodians.values[k, at, lane] = 0
-    if custodian.high == 0:
-        custodian.low = packet.chunk
-    custodian.low = min(custodian.low, packet.chunk)
-    custodian.high = max(custodian.high, packet.chunk + 1)
-    if custodian.reminders != 0 or custodian.pulls != 0:
-        custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
-
-
-@compiled_inner
-def _copy_in(custodians: Custodians, k: int, at: int, buffer: Any, row: int, overwrite: bool) -> None:
-    for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
-        if overwrite:
-            custodians.values[k, at, lane] = buffer[row, lane]
-        else:
-            custodians.values[k, at, lane] = add_modulo(custodians.values[k, at, lane], buffer[row, lane])
 
 
 @compiled_inner
@@ -258,7 +225,7 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
         if not covers(custodians, k, at, packet):
             custodians.counters[k, OVERLAPS] += 1
             if packet.flag & WITH_CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
-                return _acknowledge(custodians, k, packet) if _is_led(custodians, k, at, packet) else NOTHING
+                return acknowledge(custodians, k, packet) if is_led(custodians, k, at, packet) else NOTHING
             return NOTHING
         clear(custodians, k, at)
     custodians.counters[k, ACCEPTED] += 1
@@ -266,58 +233,14 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     if packet.index != entry.index:
         # Workers have come to use different aggregators for this place in the window: the offer brings them together.
         entry.flag |= COLLISION
-    _copy_in(custodians, k, at, buffer, row, replaces)
+    copy_in(custodians, k, at, buffer, row, replaces)
     if count_in(custodians, k, at, packet):
         slots = max(1, custodians.state[k].slots)
         entry.offer = mix(custodians.state[k].job + 1, entry.chunk + 0x10001) % slots
-        return _finish(custodians, k, at, packet, buffer, row)
+        return finish(custodians, k, at, packet, buffer, row)
     if packet.flag & WITH_CUSTODY and packet.level == 1:
-        return _count_leaders(custodians, k, at, packet, now_ns)
+        return count_leaders(custodians, k, at, packet, now_ns)
     return NOTHING
-
-
-@compiled_inner
-def _is_led(custodians: Custodians, k: int, at: int, packet: Any) -> bool:
-    """Are all leaders of the packet's rack counted? True of who has nobody to wait for: stragglers, a single leader."""
-    return bool(
-        packet.fan_in <= 1
-        or packet.mask == NO_BITS
-        or popcount(custodians.leads[k, at, packet.rack]) >= packet.fan_in
-    )
-
-
-@compiled_apart
-def _count_leaders(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) -> int:
-    """Acknowledge to all leaders of a rack at once; while some are missing, the wait for them is short."""
-    custodian = custodians.state[k]
-    entry = custodians.chunks[k, at]
-    if packet.fan_in <= 1 or packet.mask == NO_BITS:
-        return _acknowledge(custodians, k, packet)
-    custodians.leads[k, at, packet.rack] |= packet.mask
-    if _is_led(custodians, k, at, packet):
-        entry.led = LED
-        entry.attempts = 0
-        entry.due_ns = now_ns + custodian.patience_ns
-        packet.mask = custodians.leads[k, at, packet.rack]
-        return _acknowledge(custodians, k, packet)
-    if entry.led != LED_IN_PART and custodian.patience_led_ns > 0:
-        entry.due_ns = now_ns + custodian.patience_led_ns
-        if custodian.reminders != 0 or custodian.pulls != 0:
-            custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
-    entry.led = LED_IN_PART
-    return NOTHING
-
-
-@compiled_inner
-def _acknowledge(custodians: Custodians, k: int, packet: Any) -> int:
-    """The packet becomes an acknowledgement to the workers inside it; without a bit there is one, its sender."""
-    custodians.counters[k, ACKS_SENT] += 1
-    packet.kind = ACK
-    packet.flag = WITH_CUSTODY | (packet.flag & ECN)
-    packet.count = 0
-    packet.custodian = custodians.state[k].endpoint
-    packet.level = 2 if custodians.state[k].fan_in_upper > 1 else 1
-    return ACKNOWLEDGE if packet.mask else UNICAST
 
 
 @compiled_apart
@@ -333,9 +256,9 @@ def _query(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) ->
     if packet.epoch > custodians.state[k].epoch:
         begin_epoch(custodians, k, packet.epoch)
     if entry.state == ABSENT or entry.chunk < packet.chunk:
-        _open(custodians, k, at, packet, now_ns)
+        open_entry(custodians, k, at, packet, now_ns)
     if includes(custodians, k, at, packet):
-        _acknowledge(custodians, k, packet)
+        acknowledge(custodians, k, packet)
     else:
         custodians.counters[k, PULLS_SENT] += 1
         packet.kind = PULL
@@ -343,33 +266,6 @@ def _query(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) ->
         packet.count = 0
         packet.custodian = custodians.state[k].endpoint
     return UNICAST
-
-
-@compiled_inner
-def _finish(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
-    custodians.counters[k, FINISHES] += 1
-    custodians.chunks[k, at].state = FINISHED
-    _make_result(custodians, k, at, packet, buffer, row)
-    return MULTICAST
-
-
-@compiled_inner
-def _make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> None:
-    """The packet becomes the chunk's result; `worker` stays, so that it can be sent to the asker alone."""
-    entry = custodians.chunks[k, at]
-    packet.kind = RESULT
-    packet.flag = entry.flag | RESULT_FLAG
-    packet.count = custodians.state[k].count
-    packet.exponent = entry.exponent
-    packet.offer = entry.offer
-    packet.priority = entry.priority
-    packet.index = entry.index
-    packet.fan_in_upper = custodians.state[k].fan_in_upper
-    packet.level = 2 if custodians.state[k].fan_in_upper > 1 else 1
-    packet.share = NO_BITS
-    packet.owner = 0
-    for lane in range(min(buffer.shape[1], custodians.values.shape[2])):
-        buffer[row, lane] = custodians.values[k, at, lane]
 
 
 @compiled
