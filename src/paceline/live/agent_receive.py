@@ -22,18 +22,10 @@ from paceline.dataplane.wire import (
     RESULT,
     decode_at,
 )
+from paceline.live.agent_out import HAS, LEAVES, send_small, tell_done
 from paceline.live.agent_results import take_result
 from paceline.live.agent_roles import COORDINATOR, REPORT_OFFER, ROLE_OFFER, hear_role, take_report
-from paceline.live.agent_send import (
-    HAS,
-    LEAVES,
-    acknowledge,
-    give_result,
-    send_answer,
-    send_small,
-    take_partial,
-    tell_done,
-)
+from paceline.live.agent_send import acknowledge, give_result, send_answer, take_partial
 from paceline.live.agent_state import (
     ANSWERS,
     COUNT_UNKNOWN,

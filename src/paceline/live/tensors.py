@@ -1,7 +1,8 @@
 """Tensors to packets and back, in the pass that writes or reads the packet: blocks of floats, and integers.
 
 `tensors_layout` says which numbers a chunk carries. Here a chunk's payload is written from a tensor (`write_chunk`) and
-a result's payload is read into it (`read_chunk`); both are bit for bit the same on every worker.
+a result's payload is read into it (`read_chunk`); both are bit for bit the same on every worker. How exponents are
+agreed on is in `tensors_exponents`.
 
 **Blocks.** A block's numbers go as `rint(x * 2**(bits - e))`, as `dataplane/fixedpoint.py` says, with the block's
 agreed exponent e; integer sums are exact, in any order. **Error**, for n workers: at most `error_bound(...)`, that
@@ -21,14 +22,20 @@ import numpy as np
 
 from paceline.dataplane import fixedpoint
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
-from paceline.dataplane.fixedpoint import EXPONENT_MIN, EXPONENT_ZERO, sum_bits
+from paceline.dataplane.fixedpoint import EXPONENT_ZERO, sum_bits
 from paceline.live.tensors_exact import as_float, narrow_to, read_exact, write_exact
+from paceline.live.tensors_exponents import (
+    DISAGREED,
+    NONFINITE,
+    is_mixed,
+    read_exponents,
+    write_exponents,
+)
 from paceline.live.tensors_layout import (
     AVG,
     BFLOAT16,
     DATA,
     EXPONENTS,
-    FIELDS,
     FLOAT16,
     FLOAT32,
     INT32,
@@ -36,13 +43,6 @@ from paceline.live.tensors_layout import (
 )
 from paceline.live.tensors_views import f32_at, i32_at, u16_at
 
-NONFINITE = 4096
-"""Added to the agreed exponent of a block that holds a NaN or an infinity."""
-DISAGREED = 1
-"""`read_chunk`: the workers reduce different tensors."""
-
-_F32_TOP = np.int32(0x7F800000)
-_SIGNLESS = np.int32(0x7FFFFFFF)
 _WORD = 0xFFFFFFFF
 
 
@@ -68,115 +68,6 @@ def mixed_bits(workers: int) -> int:
 @compiled_inner
 def _power(exponent: int) -> float:
     return float(np.ldexp(1.0, np.int32(exponent)))
-
-
-# --- exponents ---------------------------------------------------------------------------------------------
-
-
-@compiled
-def peak_f32(values: Any) -> np.int32:
-    """The largest sign-less bit pattern: it orders as the numbers do, NaN above all."""
-    bits = values.view(np.int32)
-    peak = np.int32(0)
-    for i in range(bits.shape[0]):
-        peak = max(peak, np.int32(bits[i] & _SIGNLESS))
-    return peak
-
-
-@compiled_apart
-def _finite_peak_f32(values: Any) -> np.int32:
-    bits = values.view(np.int32)
-    peak = np.int32(0)
-    for i in range(bits.shape[0]):
-        pattern = np.int32(bits[i] & _SIGNLESS)
-        if pattern < _F32_TOP:
-            peak = max(peak, pattern)
-    return peak
-
-
-@compiled
-def _peaks_16(values: Any, top: int) -> Any:
-    peak = np.int64(0)
-    nonfinite = False
-    for i in range(values.shape[0]):
-        pattern = np.int64(values[i]) & 0x7FFF
-        if pattern >= top:
-            nonfinite = True
-        else:
-            peak = max(peak, pattern)
-    return peak, nonfinite
-
-
-@compiled
-def exponent_at(address: int, first: int, numbers: int, kind: int) -> int:
-    """The exponent of the finite numbers of a block, plus `NONFINITE` if there are others."""
-    if kind == FLOAT32:
-        values = f32_at(address + 4 * first, numbers)
-        pattern = peak_f32(values)
-        if pattern < _F32_TOP:
-            return int(fixedpoint._exponent_of(int(pattern), 23, 127))
-        return int(fixedpoint._exponent_of(int(_finite_peak_f32(values)), 23, 127)) + NONFINITE
-    halves = u16_at(address + 2 * first, numbers)
-    mantissa, bias = (7, 127) if kind == BFLOAT16 else (10, 15)
-    peak, nonfinite = _peaks_16(halves, (2 * bias + 1) << mantissa)
-    exponent = int(fixedpoint._exponent_of(peak, mantissa, bias))
-    return exponent + NONFINITE if nonfinite else exponent
-
-
-@compiled
-def _raise_field(out: Any, at: int, layout: Any, number: int) -> None:
-    bits = np.int64(layout.field_bits)
-    per_lane = 32 // bits
-    lane = at + number // per_lane
-    raised = (np.int64(out[lane]) & _WORD) | (np.int64(1) << (bits * (number % per_lane)))
-    out[lane] = np.int32(raised - 2**32 if raised >= 2**31 else raised)
-
-
-@compiled
-def _field(values: Any, at: int, layout: Any, number: int) -> int:
-    bits = np.int64(layout.field_bits)
-    per_lane = 32 // bits
-    word = np.int64(values[at + number // per_lane]) & _WORD
-    return int((word >> (bits * (number % per_lane))) & ((np.int64(1) << bits) - 1))
-
-
-@compiled
-def _write_exponents(layout: Any, place: Any, address: int, kind: int, out: Any) -> None:
-    for lane in range(out.shape[0]):
-        out[lane] = 0
-    out[0] = layout.signature
-    block_numbers = layout.block_chunks * layout.elements
-    for b in range(place.numbers):
-        first = (place.first * layout.section_blocks + b) * block_numbers
-        exponent = exponent_at(address, first, min(block_numbers, layout.numbers - first), kind)
-        at = 1 + b * layout.lanes
-        if exponent > NONFINITE // 2 or EXPONENT_ZERO < exponent < EXPONENT_MIN:
-            _raise_field(out, at, layout, FIELDS - 1)
-            exponent -= NONFINITE
-        _raise_field(out, at, layout, 0 if exponent == EXPONENT_ZERO else exponent - EXPONENT_MIN + 1)
-
-
-@compiled
-def _read_exponents(layout: Any, place: Any, values: Any, exponents: Any) -> int:
-    """The agreed exponents of a section; `DISAGREED` if the workers cannot mean the same tensor."""
-    if values[0] != layout.signature * layout.workers:
-        return DISAGREED
-    for b in range(place.numbers):
-        at = 1 + b * layout.lanes
-        votes = 0
-        agreed = 0
-        for number in range(FIELDS - 1):
-            count = _field(values, at, layout, number)
-            votes += count
-            if count > 0:
-                agreed = number
-        if votes != layout.workers:
-            return DISAGREED
-        exponent = EXPONENT_ZERO if agreed == 0 else agreed + EXPONENT_MIN - 1
-        if _field(values, at, layout, FIELDS - 1) > 0:
-            exponent += NONFINITE
-        exponents[place.first * layout.section_blocks + b] = exponent
-    return 0
 
 
 # --- whole blocks of finite numbers ------------------------------------------------------------------------
@@ -294,7 +185,7 @@ def write_chunk(layout: Any, place: Any, address: int, kind: int, exponents: Any
     """Write a chunk's payload, `place.count` integers at the address `payload`, from the tensor at `address`."""
     out = i32_at(payload, place.count)
     if place.kind == EXPONENTS:
-        _write_exponents(layout, place, address, kind, out)
+        write_exponents(layout, place, address, kind, out)
     elif place.kind != DATA:
         write_exact(address, kind, layout.signature, out)
     elif kind == INT32:
@@ -306,14 +197,9 @@ def write_chunk(layout: Any, place: Any, address: int, kind: int, exponents: Any
         _write_block(place, address, kind, exponent, layout.workers, out)
 
 
-@compiled_inner
-def _is_mixed(exponent: int) -> bool:
-    return bool(exponent > NONFINITE // 2 or EXPONENT_ZERO < exponent < EXPONENT_MIN)
-
-
 @compiled
 def _write_block(place: Any, address: int, kind: int, exponent: int, workers: int, out: Any) -> None:
-    if _is_mixed(exponent):
+    if is_mixed(exponent):
         exponent -= NONFINITE
         scale = 0.0 if exponent == EXPONENT_ZERO else _power(mixed_bits(workers) - exponent)
         _encode_mixed(address, place.first, kind, scale, workers, out)
@@ -335,7 +221,7 @@ def read_chunk(
     values = i32_at(payload, place.count)
     divisor = layout.workers if op == AVG else 1
     if place.kind == EXPONENTS:
-        return _read_exponents(layout, place, values, exponents)
+        return read_exponents(layout, place, values, exponents)
     if place.kind != DATA:
         if values[0] != layout.signature * layout.workers:
             return DISAGREED
@@ -359,7 +245,7 @@ def read_chunk(
 def _read_block(
     place: Any, values: Any, exponent: int, workers: int, divisor: int, address: int, kind: int
 ) -> None:
-    if _is_mixed(exponent):
+    if is_mixed(exponent):
         exponent -= NONFINITE
         unit = 0.0 if exponent == EXPONENT_ZERO else _power(exponent - mixed_bits(workers))
         _decode_mixed(values, unit, workers, divisor, address, place.first, kind)

@@ -12,30 +12,45 @@ The system call dominates the cost of a datagram, so both ways go in trains of u
 
 `post` puts packets to one destination into one train as long as they are of equal size (the last one may be
 shorter), wherever in the outbox they lie; trains to one destination keep their order. What is multicast is written
-once. Sending to a destination that cannot be reached is counted, and the rest goes on.
+once. Sending to a destination that cannot be reached is counted, and the rest goes on. The buffers and the kernel's
+records in them are made in `udp_state.py`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from paceline.dataplane.compiled import compiled, compiled_inner
-from paceline.live.libc import address_of, last_error, recvmmsg, sendmmsg
+from paceline.live.libc import last_error, recvmmsg, sendmmsg
+from paceline.live.udp_state import (
+    CONTROL_BYTES,
+    MESSAGE_BYTES,
+    OPEN_TRAINS,
+    SEGMENTS_MAX,
+    SOL_UDP,
+    TRAIN_BYTES_MAX,
+    UDP_GRO,
+    Inbox,
+    Outbox,
+    new_inbox,
+    new_outbox,
+)
 
-MESSAGES = 32
-MESSAGE_BYTES = 65_536
-TRAINS = 256
-OUTBOX_BYTES = 2 * 1024 * 1024
-SEGMENTS_MAX = 64
-TRAIN_BYTES_MAX = 65_000
-_OPEN_TRAINS = 256
-_CONTROL_BYTES = 64
+__all__ = [
+    "EAGAIN",
+    "EINTR",
+    "ENOBUFS",
+    "Inbox",
+    "Outbox",
+    "discard",
+    "flush",
+    "new_inbox",
+    "new_outbox",
+    "post",
+    "receive",
+    "room_for",
+]
 
-_AF_INET = 2
-_SOL_UDP = 17
-_UDP_SEGMENT = 103
-_UDP_GRO = 104
-_CMSG_LEN_SEGMENT = 18
 _CMSG_SPACE_SEGMENT = 24
 _MSG_DONTWAIT = 0x40
 _ONE_BYTE = np.uint64(8)
@@ -45,129 +60,6 @@ _TWO_BYTES_MASK = np.uint64(0xFFFF)
 EINTR = 4
 EAGAIN = 11
 ENOBUFS = 105
-
-MMSGHDR = np.dtype(
-    [
-        ("name", "u8"),
-        ("name_bytes", "u4"),
-        ("pad", "u4"),
-        ("iovecs", "u8"),
-        ("iovec_count", "u8"),
-        ("control", "u8"),
-        ("control_bytes", "u8"),
-        ("hints", "i4"),
-        ("pad_2", "i4"),
-        ("received", "u4"),
-        ("pad_3", "u4"),
-    ]
-)
-"""`struct mmsghdr` of 64-bit Linux."""
-IOVEC = np.dtype([("start", "u8"), ("length", "u8")])
-# Port and host stay in network order: Numba's records have no other than the machine's own.
-SOCKADDR = np.dtype([("family", "u2"), ("port", "u2"), ("host", "u4"), ("zero", "u8")])
-CMSG = np.dtype(
-    [("length", "u8"), ("level", "i4"), ("kind", "i4"), ("value", "u4"), ("pad", "u4"), ("more", "u1", 40)]
-)
-SEGMENT = np.dtype([("start", "i8"), ("length", "i8"), ("source", "u8")])
-TRAIN = np.dtype(
-    [
-        ("destination", "u8"),
-        ("bytes", "i8"),
-        ("length", "i8"),
-        ("count", "i8"),
-        ("pieces", "i8"),
-        ("ended", "i8"),
-    ]
-)
-CELLS = np.dtype(
-    [
-        ("headers", "i8"),
-        ("buffer", "i8"),
-        ("used", "i8"),
-        ("trains", "i8"),
-        ("flushed", "i8"),
-        ("calls", "i8"),
-        ("packets", "i8"),
-        ("bytes", "i8"),
-        ("errors", "i8"),
-        ("last_error", "i8"),
-    ]
-)
-assert (MMSGHDR.itemsize, IOVEC.itemsize, SOCKADDR.itemsize, CMSG.itemsize) == (64, 16, 16, _CONTROL_BYTES)
-
-
-class Inbox(NamedTuple):
-    """Where datagrams arrive; `segments` says what came. `cells[0]` counts calls, packets and bytes."""
-
-    cells: Any
-    data: Any
-    segments: Any
-    headers: Any
-    iovecs: Any
-    names: Any
-    controls: Any
-
-
-class Outbox(NamedTuple):
-    """Packets to send, and the trains they are in. `cells[0]` counts calls, packets, bytes and errors."""
-
-    cells: Any
-    data: Any
-    trains: Any
-    headers: Any
-    iovecs: Any
-    names: Any
-    controls: Any
-    open: Any
-
-
-def _records(shape: Any, dtype: np.dtype[np.void]) -> Any:
-    return np.zeros(shape, dtype=dtype).view(np.recarray)
-
-
-def _headers(count: int, iovecs: Any, names: Any, controls: Any) -> Any:
-    headers = _records(count, MMSGHDR)
-    headers.name = address_of(names) + SOCKADDR.itemsize * np.arange(count, dtype=np.uint64)
-    headers.name_bytes = SOCKADDR.itemsize
-    headers.iovecs = address_of(iovecs) + iovecs.strides[0] * np.arange(count, dtype=np.uint64)
-    headers.iovec_count = 1
-    headers.control = address_of(controls) + CMSG.itemsize * np.arange(count, dtype=np.uint64)
-    return headers
-
-
-def _cells(headers: Any, data: Any) -> Any:
-    cells = _records(1, CELLS)
-    cells[0].headers, cells[0].buffer = address_of(headers), address_of(data)
-    return cells
-
-
-def new_inbox(messages: int = MESSAGES, extra_bytes: int = 0) -> Inbox:
-    """Room for this many messages of one call, each a train of up to 64 KiB; the extra bytes are the caller's."""
-    data = np.zeros(messages * MESSAGE_BYTES + extra_bytes, dtype=np.uint8)
-    # A train has at most 64 segments where we made it; a hostile one can be of single bytes.
-    segments = _records(messages * MESSAGE_BYTES // 64, SEGMENT)
-    iovecs, names, controls = (
-        _records((messages, 1), IOVEC),
-        _records(messages, SOCKADDR),
-        _records(messages, CMSG),
-    )
-    iovecs["start"][:, 0] = address_of(data) + MESSAGE_BYTES * np.arange(messages, dtype=np.uint64)
-    iovecs["length"] = MESSAGE_BYTES
-    headers = _headers(messages, iovecs, names, controls)
-    return Inbox(_cells(headers, data), data, segments, headers, iovecs, names, controls)
-
-
-def new_outbox(capacity_bytes: int = OUTBOX_BYTES, trains: int = TRAINS) -> Outbox:
-    """Room for this many bytes of packets in this many trains."""
-    data = np.zeros(capacity_bytes, dtype=np.uint8)
-    iovecs, names = _records((trains, SEGMENTS_MAX), IOVEC), _records(trains, SOCKADDR)
-    controls = _records(trains, CMSG)
-    names.family = _AF_INET
-    controls.length, controls.level, controls.kind = _CMSG_LEN_SEGMENT, _SOL_UDP, _UDP_SEGMENT
-    headers = _headers(trains, iovecs, names, controls)
-    cells = _cells(headers, data)
-    open_trains = np.full(_OPEN_TRAINS, -1, dtype=np.int64)
-    return Outbox(cells, data, _records(trains, TRAIN), headers, iovecs, names, controls, open_trains)
 
 
 @compiled_inner
@@ -187,7 +79,7 @@ def receive(fd: int, inbox: Inbox) -> int:
     headers = inbox.headers
     for m in range(headers.shape[0]):
         headers[m].name_bytes = 16
-        headers[m].control_bytes = _CONTROL_BYTES
+        headers[m].control_bytes = CONTROL_BYTES
     got = recvmmsg(fd, cells.headers, np.uint32(headers.shape[0]), _MSG_DONTWAIT, 0)
     cells.calls += 1
     if got <= 0:
@@ -202,7 +94,7 @@ def receive(fd: int, inbox: Inbox) -> int:
         length = np.int64(header.received)
         size = length
         control = inbox.controls[m]
-        if header.control_bytes >= 20 and control.level == _SOL_UDP and control.kind == _UDP_GRO:
+        if header.control_bytes >= 20 and control.level == SOL_UDP and control.kind == UDP_GRO:
             size = np.int64(control.value)
         name = inbox.names[m]
         source = (_swapped_4(np.uint64(name.host)) << _TWO_BYTES) | _swapped_2(np.uint64(name.port))
@@ -240,7 +132,7 @@ def room_for(outbox: Outbox, size: int) -> int:
 @compiled_inner
 def _place(destination: Any) -> int:
     word = np.uint64(destination)
-    return int((word ^ (word >> np.uint64(16)) ^ (word >> np.uint64(24))) & np.uint64(_OPEN_TRAINS - 1))
+    return int((word ^ (word >> np.uint64(16)) ^ (word >> np.uint64(24))) & np.uint64(OPEN_TRAINS - 1))
 
 
 @compiled
