@@ -13,6 +13,7 @@ from paceline.live.agent_warm import warm_up
 from paceline.live.client import Admission, ControlPlane, Membership
 from paceline.live.control import ControlPlane as ControlServer
 from paceline.live.events import Events
+from paceline.live.namespaces import Star, entered
 from paceline.live.switchd import LiveSwitch, SwitchOptions
 
 WAIT_S = 240.0
@@ -31,7 +32,7 @@ class RunningSwitch:
 
     @property
     def control(self) -> ControlPlane:
-        return ControlPlane("127.0.0.1", self.server.port)
+        return ControlPlane(self.switch.options.host, self.server.port, token=self.switch.options.token)
 
     def close(self) -> None:
         self.server.close()
@@ -63,17 +64,32 @@ def running_switch(**options: Any) -> Iterator[RunningSwitch]:
 
 
 @contextmanager
+def switch_in(star: Star, **options: Any) -> Iterator[RunningSwitch]:
+    """A live switch at the hub of a star of namespaces; this thread is there, too."""
+    warm_up()
+    with entered(star.hub), running_switch(host=star.hub_address, token="star", **options) as switch:
+        yield switch
+
+
+@contextmanager
 def job_of(
     workers: int,
     switch: RunningSwitch | None,
     member: bool = False,
     admission: dict[str, Any] | None = None,
+    star: Star | None = None,
     **more: Any,
 ) -> Iterator[Job]:
-    """A job with one agent for each worker, by a switch or by custodians alone."""
+    """A job with one agent for each worker, by a switch or by custodians alone; on loopback or in namespaces."""
     # Before the admission: a lease does not wait for a compiler.
     warm_up()
-    sockets = [open_socket() for _ in range(workers)]
+    sockets = []
+    for worker in range(workers):
+        if star is None:
+            sockets.append(open_socket())
+        else:
+            with entered(star.workers[worker]):
+                sockets.append(open_socket(star.address(worker)))
     peers = [sock.getsockname() for sock in sockets]
     admitted = None
     members = []

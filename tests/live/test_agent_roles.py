@@ -36,11 +36,11 @@ CUSTODY: dict[str, Any] = {
 FAULTS = {"drop": 0.02, "duplicate": 0.02, "reorder": 0.02}
 
 
-def _integers(chunks: int, seed: int) -> list[Any]:
+def _integers(chunks: int, seed: int, workers: int = WORKERS) -> list[Any]:
     rng = np.random.default_rng(seed)
     # Not a multiple of a packet: the last chunk is shorter than the others.
     return [
-        rng.integers(-(1 << 31), 1 << 31, chunks * ELEMENTS - 100, dtype=np.int32) for _ in range(WORKERS)
+        rng.integers(-(1 << 31), 1 << 31, chunks * ELEMENTS - 100, dtype=np.int32) for _ in range(workers)
     ]
 
 
@@ -70,9 +70,10 @@ def _used(switch: RunningSwitch, job: Job) -> int:
 
 def _reduce_with_a_late_worker(job: Job, late: int, seed: int, ahead: Callable[[], bool]) -> None:
     """One iteration in which a worker comes only when the others have sent everything without it."""
-    arrays = _integers(CHUNKS, seed)
+    workers = len(job.agents)
+    arrays = _integers(CHUNKS, seed, workers)
     expected = _sum(arrays)
-    early = [worker for worker in range(WORKERS) if worker != late]
+    early = [worker for worker in range(workers) if worker != late]
     handles = [job.agents[worker].submit(arrays[worker]) for worker in early]
     _until(_straggles(job, late), f"worker {late} is noticed")
     _until(ahead, "the leaders run ahead")
@@ -90,7 +91,7 @@ def _reduce_until_all_lead(job: Job) -> None:
     seed = 1000
     while any(agent.status()["straggler"]["helping"] for agent in job.agents):
         assert time.monotonic() < end, "everyone leads again"
-        arrays = _integers(THETA // 2, seed)
+        arrays = _integers(THETA // 2, seed, len(job.agents))
         expected = _sum(arrays)
         for result in job.reduce(arrays):
             assert result.tobytes() == expected.tobytes()
@@ -129,6 +130,28 @@ def test_a_late_worker_holds_no_aggregator_and_leads_again(policy: str, late: in
         names = ", ".join(str(worker) for worker in range(WORKERS) if worker != late)
         assert other[0] == f"epoch 1: workers {names} complete sums without the others"
         assert "epoch 2: all workers complete sums" in other
+
+
+@pytest.mark.parametrize(("policy", "late"), [("esa", 1), ("atp", 0)])
+def test_of_two_workers_the_other_goes_on_alone(policy: str, late: int) -> None:
+    """Its own contributions pass the switch by, and wait with itself."""
+    leader = 1 - late
+    with (
+        running_switch(policy=policy, seed=late, **FAULTS) as switch,
+        job_of(2, switch, **CUSTODY) as job,
+    ):
+        for turn in (1, 2):
+            base = _counter(job, leader, "credits")
+
+            def ahead(base: int = base) -> bool:
+                return _used(switch, job) == 0 and _counter(job, leader, "credits") >= base + CHUNKS
+
+            _reduce_with_a_late_worker(job, late, turn, ahead)
+        _reduce_until_all_lead(job)
+        events = job.agents[0].status()["events"]
+        assert [event["event"] for event in events[:2]] == ["compute straggler", "epoch"]
+        assert events[0]["worker"] == late
+        assert events[1]["reason"] == f"epoch 1: workers {leader} complete sums without the others"
 
 
 def test_without_a_switch_custodians_keep_for_the_late() -> None:

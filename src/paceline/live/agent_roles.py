@@ -2,20 +2,12 @@
 
 Once a window worker 0, the coordinator, sends everyone the present epoch and its leaders, and everyone answers at
 once with its own epoch and its progress. So a role that got lost is told again in the next window, and all figures
-of a window are of one moment. Judging is the core's (`dataplane/straggler.py`).
+of a window are of one moment. What they mean is in `agent_judging.py`.
 
 No moment has to be agreed on for a change of roles: it is a new epoch. Whoever has heard of it sends again, in it,
 whatever has no result; packets of the epoch before are dropped by whoever is further, and results are results in
 every epoch. Until the last worker knows, chunks wait; no sum can be wrong, since each worker contributes the same
 in every epoch.
-
-Progress: `computed` is what was submitted. As the figures of two workers are never of quite the same moment, what
-counts is who has not even now reached what the first of all had submitted a window ago. A slow link shows in the
-window, which couples the workers: those that wait have filled theirs, the slow one has not. In help mode nobody is
-held back so, and a lag shows as it is.
-
-An agent does not know iterations. What stands for one: everybody has finished what anybody had submitted when it
-began.
 """
 
 from typing import Any
@@ -27,14 +19,13 @@ from paceline.dataplane import sender as sending
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
-from paceline.dataplane.straggler import LEADING, end_iteration, end_window
 from paceline.dataplane.wire import ACK, HEADER_BYTES
+from paceline.live.agent_backlog import sent_chunks
+from paceline.live.agent_judging import judge, next_leaders
+from paceline.live.agent_out import blank, dispatch, finish, make_room
 from paceline.live.agent_results import note
-from paceline.live.agent_send import blank, dispatch, finish, make_room
 from paceline.live.agent_state import (
     EVENT_EPOCH,
-    EVENT_LEADS_AGAIN,
-    EVENT_STRAGGLES,
     NO_FAILURE,
     REPORTS,
     ROLE_CHANGES,
@@ -62,8 +53,9 @@ def watch_workers(loop: Loop, now_ns: int) -> int:
         return int(NEVER_NS)
     if now_ns < watch.due_ns:
         return int(watch.due_ns)
-    if watch.asked != 0 and _all_answered(loop):
-        _judge(loop, now_ns)
+    epoch = loop.senders.state[0].epoch
+    if watch.asked != 0 and _all_answered(loop) and judge(loop, now_ns) and epoch < _EPOCH_LAST:
+        _take_role(loop, epoch + 1, next_leaders(loop), now_ns)
     _ask(loop)
     watch.asked = 1
     wait_ns = watch.window_ns
@@ -105,7 +97,7 @@ def _ask(loop: Loop) -> None:
     sender = loop.senders.state[0]
     own = loop.roles.reports[control.worker]
     own.computed = control.next_chunk
-    own.sent = sender.next
+    own.sent = max(own.sent, sent_chunks(loop))
     own.finished = sender.oldest
     own.window = int(sender.window)
     own.epoch = sender.epoch
@@ -130,7 +122,7 @@ def _tell(loop: Loop, peer: int, offer: int) -> None:
         packet.mask = loop.roles.watch[0].leaders
     else:
         packet.index = min(int(sender.window), 1 << 30)
-        packet.mask = np.uint64(sender.next)
+        packet.mask = np.uint64(sent_chunks(loop))
         packet.share = np.uint64(sender.oldest)
     dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[peer])
 
@@ -183,110 +175,3 @@ def _take_role(loop: Loop, epoch: int, leaders: Any, now_ns: int) -> None:
     loop.counters[ROLE_CHANGES] += 1
     loop.roles.said[control.events % loop.roles.said.shape[0]].leaders = leaders
     note(loop, EVENT_EPOCH, epoch, 0, now_ns)
-
-
-@compiled_apart
-def _judge(loop: Loop, now_ns: int) -> None:
-    """A window ends: who is behind, who straggles, who leads again."""
-    detection = loop.roles.detection
-    epoch = loop.senders.state[0].epoch
-    for rank in range(loop.control[0].workers):
-        if loop.roles.reports[rank].epoch != epoch and loop.roles.reports[rank].unanswered == 0:
-            # Figures of different roles do not compare.
-            return
-    _write_progress(loop)
-    before = _leading(loop)
-    changed = end_window(detection, loop.roles.scratch)
-    _say(loop, before, EVENT_STRAGGLES, now_ns)
-    if _ends_iteration(loop):
-        before = _leading(loop)
-        changed += end_iteration(detection)
-        _say(loop, before, EVENT_LEADS_AGAIN, now_ns)
-    leaders = _leading(loop)
-    if leaders == loop.control[0].all_workers:
-        leaders = NO_BITS
-    if changed > 0 and leaders != loop.roles.watch[0].leaders and epoch < _EPOCH_LAST:
-        # Without a leader everyone is equal.
-        _take_role(loop, epoch + 1, leaders, now_ns)
-
-
-@compiled_inner
-def _write_progress(loop: Loop) -> None:
-    """Everyone's progress as detection wants it, in chunks."""
-    watch = loop.roles.watch[0]
-    reports = loop.roles.reports
-    theta = loop.roles.detection.options[0].theta_chunks
-    fullest = 0
-    highest = 0
-    highest_sent = 0
-    for rank in range(reports.shape[0]):
-        report = reports[rank]
-        fullest = max(fullest, report.sent - report.finished)
-        highest = max(highest, report.computed)
-        highest_sent = max(highest_sent, report.sent)
-    for rank in range(reports.shape[0]):
-        report = reports[rank]
-        lag = 0
-        if report.sent < report.computed:
-            if watch.leaders != NO_BITS:
-                lag = max(0, watch.highest_sent - report.sent)
-            else:
-                # Three quarters of a window are as much as theta, as in the simulator.
-                lag = (
-                    theta * max(0, fullest - (report.sent - report.finished)) * 4 // max(1, 3 * report.window)
-                )
-        worker = loop.roles.detection.workers[rank]
-        worker.computed = min(report.computed, watch.highest)
-        worker.delivered = worker.computed - lag
-    watch.highest = highest
-    watch.highest_sent = highest_sent
-
-
-@compiled_inner
-def _ends_iteration(loop: Loop) -> bool:
-    """Has everybody finished what anybody had submitted when the iteration began, and has another begun?"""
-    watch = loop.roles.watch[0]
-    finished = NEVER_NS
-    for rank in range(loop.roles.reports.shape[0]):
-        finished = min(finished, loop.roles.reports[rank].finished)
-    watch.iteration_windows += 1
-    if (
-        finished < watch.goal
-        or watch.highest <= watch.goal
-        or watch.iteration_windows < loop.roles.detection.options[0].windows
-    ):
-        return False
-    watch.goal = watch.highest
-    watch.iteration_windows = 0
-    return True
-
-
-@compiled_inner
-def _leading(loop: Loop) -> Any:
-    leaders = NO_BITS
-    for rank in range(loop.control[0].workers):
-        if loop.roles.detection.workers[rank].role == LEADING:
-            leaders |= bit(rank)
-    return leaders
-
-
-@compiled_apart
-def _say(loop: Loop, before: Any, code: int, now_ns: int) -> None:
-    """An event for each worker whose role has changed, with the figures that decided it."""
-    detection = loop.roles.detection
-    changed = before ^ _leading(loop)
-    for rank in range(loop.control[0].workers):
-        if not changed & bit(rank):
-            continue
-        worker = detection.workers[rank]
-        said = loop.roles.said[loop.control[0].events % loop.roles.said.shape[0]]
-        said.worker = rank
-        said.computed = worker.computed
-        said.delivered = worker.delivered
-        said.behind_by = worker.behind_by
-        said.behind_windows = worker.behind_windows
-        said.clean_iterations = worker.clean_iterations
-        said.role = worker.role
-        said.median = detection.median[0]
-        said.median_computed = detection.median[1]
-        note(loop, code, rank, 0, now_ns)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.dataplane.straggler import Detection, new_detection
+from paceline.live.libc import address_of
 
 REPORT = np.dtype(
     [
@@ -14,11 +15,15 @@ REPORT = np.dtype(
         ("window", "i8"),
         ("epoch", "i8"),
         ("unanswered", "i8"),
+        ("suspected", "i8"),
+        ("doubts", "i8"),
+        ("confirmed", "i8"),
     ],
     align=True,
 )
 """What a worker last said of itself: chunks submitted, sent and finished, its window, its epoch (-1: it has said
-nothing yet); and how often it has been asked since."""
+nothing yet); and how often it has been asked since. For how many windows a slow link is suspected, how many such
+suspicions in a row were wrong, and whether the present one has proved right."""
 
 WATCH = np.dtype(
     [
@@ -31,6 +36,7 @@ WATCH = np.dtype(
         ("quiet", "i8"),
         ("progress", "i8"),
         ("patience_ns", "i8"),
+        ("memory_at", "i8"),
         ("leaders", "u8"),
         ("helps", "i4"),
         ("watches", "i4"),
@@ -59,7 +65,7 @@ SAID = np.dtype(
 
 
 class Roles(NamedTuple):
-    """`racks` is every worker's rack; `said[i]` belongs to `events[i]`."""
+    """`racks` is every worker's rack; `said[i]` belongs to `events[i]`; `memory` is for a question to the kernel."""
 
     watch: Any
     reports: Any
@@ -67,17 +73,22 @@ class Roles(NamedTuple):
     detection: Detection
     scratch: Any
     said: Any
+    memory: Any
 
 
 def new_roles(workers: int, events: int, theta_chunks: int, windows: int, clean_iterations: int) -> Roles:
     """Everyone leads, and nobody is watched."""
     reports = np.zeros(workers, dtype=REPORT).view(np.recarray)
     reports.epoch = -1
+    watch = np.zeros(1, dtype=WATCH).view(np.recarray)
+    memory = np.zeros(16, dtype=np.uint32)
+    watch[0].memory_at = address_of(memory)
     return Roles(
-        watch=np.zeros(1, dtype=WATCH).view(np.recarray),
+        watch=watch,
         reports=reports,
         racks=np.zeros(workers, dtype=np.int64),
         detection=new_detection(workers, theta_chunks, windows, clean_iterations),
         scratch=np.zeros(workers, dtype=np.int64),
         said=np.zeros(events, dtype=SAID).view(np.recarray),
+        memory=memory,
     )

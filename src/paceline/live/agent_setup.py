@@ -77,7 +77,9 @@ def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:
     control.full = int(config.auth == "full")
     control.pool = int(pool)
     control.all_workers = np.uint64((1 << config.workers) - 1)
-    control.reminds = int(POLICIES[config.policy] not in (POLICY_ATP, POLICY_NONE, POLICY_SWITCHML))
+    # Under ATP the workers' resends drive everything. With custody they do not: what is counted is not sent again.
+    asks = POLICIES[config.policy] not in (POLICY_ATP, POLICY_NONE, POLICY_SWITCHML)
+    control.reminds = int(asks or (config.policy == "atp" and config.straggler != "off"))
     control.source_shard = control.source_peer = -1
     control.path = BY_CUSTODIANS if config.switch is None else BY_SWITCH
     for worker, (host, port) in enumerate(config.peers):

@@ -37,6 +37,9 @@ recvmmsg: Any = _external(
 sendmmsg: Any = _external("sendmmsg", types.int32, types.int32, types.intp, types.uint32, types.int32)
 ppoll: Any = _external("ppoll", types.int32, types.intp, types.uint64, types.intp, types.intp)
 clock_gettime: Any = _external("clock_gettime", types.int32, types.int32, types.intp)
+getsockopt: Any = _external(
+    "getsockopt", types.int32, types.int32, types.int32, types.int32, types.intp, types.intp
+)
 read: Any = _external("read", types.intp, types.int32, types.intp, types.intp)
 write: Any = _external("write", types.intp, types.int32, types.intp, types.intp)
 memcpy: Any = _external("memcpy", types.intp, types.intp, types.intp, types.intp)

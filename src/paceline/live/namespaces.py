@@ -10,6 +10,7 @@ names carry the pid and start time of their maker: `remove_leftovers` takes away
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ BURST_BYTES = 128 * 1024
 QUEUE_BYTES = 1_000_000
 """In front of each limited link, the simulator's default for a switch port."""
 _COMMAND_TIMEOUT_S = 30.0
+_CLONE_NEWNET = 0x40000000
 _FOLDER = Path("/run/netns")
 
 
@@ -118,6 +120,25 @@ def _build(names: Star) -> None:
         _ip("-n", worker, "link", "set", DEVICE, "up")
         _limit(worker, DEVICE, names.rate_bps)
         _limit(names.hub, port, names.rate_bps)
+
+
+def limit_worker(names: Star, worker: int, rate_bps: float) -> None:
+    """Give one worker's link another rate, both ways."""
+    _limit(names.workers[worker], DEVICE, rate_bps)
+    _limit(names.hub, f"w{worker}", rate_bps)
+
+
+@contextlib.contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """This thread is in a namespace: sockets made here belong to it, and so do threads started here."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open("rb") as outside, (_FOLDER / namespace).open("rb") as there:
+        if libc.setns(there.fileno(), _CLONE_NEWNET) != 0:
+            raise UserError(f"cannot enter: {os.strerror(ctypes.get_errno())}", place=namespace)
+        try:
+            yield
+        finally:
+            libc.setns(outside.fileno(), _CLONE_NEWNET)
 
 
 def _limit(namespace: str, device: str, rate_bps: float) -> None:
