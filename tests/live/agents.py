@@ -27,12 +27,13 @@ class RunningSwitch:
     def __init__(self, **options: Any) -> None:
         self.options = {"elements": 352, "memory_bytes": 1 << 20, **options}
         self.switch = LiveSwitch(SwitchOptions(**self.options), Events(stream=io.StringIO()))
+        self.token = ""
         self.server = ControlServer(self.switch)
         self.server.start()
 
     @property
     def control(self) -> ControlPlane:
-        return ControlPlane(self.switch.options.host, self.server.port, token=self.switch.options.token)
+        return ControlPlane(self.switch.options.host, self.server.port, token=self.token)
 
     def close(self) -> None:
         self.server.close()
@@ -68,6 +69,7 @@ def switch_in(star: Star, **options: Any) -> Iterator[RunningSwitch]:
     """A live switch at the hub of a star of namespaces; this thread is there, too."""
     warm_up()
     with entered(star.hub), running_switch(host=star.hub_address, token="star", **options) as switch:
+        switch.token = "star"
         yield switch
 
 
