@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from paceline.dataplane import auth, wire
+from paceline.dataplane.custodian import custodian_for
 from paceline.errors import UserError
 from paceline.live.agent import Agent, open_socket
 from paceline.live.agent_config import AgentConfig
@@ -211,13 +212,27 @@ class Puppet:
             if packet.kind == wire.ACK and packet.offer == ROLE_OFFER:
                 return packet
 
+    def wait_for(self, kind: int, chunk: int) -> bytes:
+        """The payload of the next packet of this kind about this chunk."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            data = self.sock.recv(65536)
+            packet = wire.decode(data)
+            if packet.kind == kind and packet.chunk == chunk:
+                return data[wire.HEADER_BYTES :]
+        raise AssertionError(f"no {kind} about chunk {chunk}")
+
     def report(self, computed: int, epoch: int) -> None:
+        progress = {"chunk": computed, "mask": computed, "share": computed, "index": 32}
+        self.say(kind=wire.ACK, offer=REPORT_OFFER, epoch=epoch, **progress)
+
+    def say(self, payload: Any = None, **fields: int) -> None:
         packet = wire.new_packets(1)[0]
-        packet.kind, packet.job, packet.offer, packet.worker = wire.ACK, 1, REPORT_OFFER, self.worker
-        packet.fan_in = packet.fan_in_upper = packet.level = 1
-        packet.chunk, packet.mask, packet.share = computed, computed, computed
-        packet.epoch, packet.index = epoch, 32
-        data = np.frombuffer(wire.encode(packet), dtype=np.uint8).copy()
+        packet.fan_in = packet.fan_in_upper = packet.level = packet.job = 1
+        packet.worker, packet.count = self.worker, 0 if payload is None else len(payload)
+        for name, value in fields.items():
+            setattr(packet, name, value)
+        data = np.frombuffer(wire.encode(packet, payload), dtype=np.uint8).copy()
         auth.seal(*auth.key_words(KEY), data, 0, len(data), False)
         self.sock.sendto(data.tobytes(), self.target)
 
@@ -262,6 +277,29 @@ def test_a_role_is_told_until_it_is_known() -> None:
     agent.close()
     for sock in sockets[1:]:
         sock.close()
+
+
+def test_a_custodian_that_holds_the_result_as_a_worker_gives_it() -> None:
+    """In an epoch custodians are others: who has a result from the last may be asked for it by itself alone."""
+    chunk = next(
+        c for c in range(99) if [custodian_for(c, 2, np.uint64(0), epoch) for epoch in (0, 1)] == [1, 0]
+    )
+    sockets = [open_socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
+    sockets[1].bind(("127.0.0.1", 0))
+    peers = [sock.getsockname() for sock in sockets]
+    config = AgentConfig(0, 2, peers, 1, KEY, elements=ELEMENTS, linger_s=0.0, timeout_s=WAIT_S)
+    with Agent(config, sockets[0]) as agent, sockets[1]:
+        puppet = Puppet(sockets[1], 1, peers[0])
+        agent.submit(np.ones((chunk + 1) * ELEMENTS, dtype=np.int32))
+        result = np.arange(ELEMENTS, dtype=np.int32)
+        flags = {"chunk": chunk, "fan_in": 2}
+        puppet.wait_for(wire.PARTIAL, chunk)
+        puppet.say(result, kind=wire.RESULT, flag=wire.RESULT_FLAG, custodian=1, **flags)
+        _until(lambda: agent.status()["counters"]["results"] == 1, "the agent has the result of epoch 0")
+        puppet.say(result, kind=wire.PARTIAL, flag=wire.FLUSH, custodian=0, mask=0b10, epoch=1, **flags)
+        assert puppet.wait_for(wire.RESULT, chunk) == result.tobytes(), (
+            "the custodian gives what the worker has"
+        )
 
 
 def test_off_is_off() -> None:

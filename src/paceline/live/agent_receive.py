@@ -25,7 +25,7 @@ from paceline.dataplane.wire import (
 from paceline.live.agent_out import HAS, LEAVES, send_small, tell_done
 from paceline.live.agent_results import take_result
 from paceline.live.agent_roles import COORDINATOR, REPORT_OFFER, ROLE_OFFER, hear_role, take_report
-from paceline.live.agent_send import acknowledge, give_result, send_answer, take_partial
+from paceline.live.agent_send import acknowledge, give_result, make_answer, send_answer, take_partial
 from paceline.live.agent_state import (
     ANSWERS,
     COUNT_UNKNOWN,
@@ -198,7 +198,19 @@ def asked(loop: Loop, packet: Any, now_ns: int) -> None:
         control.missing = packet.mask & control.all_workers
         control.missing_chunk = packet.chunk
         control.missing_ns = now_ns
+    sender = loop.senders.state[0]
+    flight = loop.senders.flights[0, packet.chunk % sender.span]
+    under_way = flight.chunk == packet.chunk and flight.state == sending.SENT
+    if sender.custody != 0 and under_way and now_ns - flight.sent_ns < sender.rto_ns:
+        # Maybe in the queue of a slow link. A second copy would make that longer; the timer sends it if need be.
+        return
     wanted = sending.handle_pull(loop.senders, 0, packet)
-    if wanted == sending.ANSWER_IT and packet.custodian != control.worker:
-        loop.counters[ANSWERS] += 1
+    if wanted != sending.ANSWER_IT:
+        return
+    loop.counters[ANSWERS] += 1
+    if packet.custodian != control.worker:
         send_answer(loop, packet)
+    else:
+        # Custodian of the chunk in this epoch only: as a worker we have the result from another.
+        make_answer(loop, packet, control.staging)
+        _at_custodian(loop, packet, control.staging, now_ns)

@@ -181,26 +181,28 @@ def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int)
 
 
 @compiled_apart
-def send_answer(loop: Loop, packet: Any) -> None:
-    """The result of `packet.chunk`, held here, to the custodian that pulls it."""
+def make_answer(loop: Loop, packet: Any, payload: int) -> None:
+    """A pull becomes its answer: the result of `packet.chunk`, held here; `payload` is where it is written."""
     control = loop.control[0]
     sender = loop.senders.state[0]
     at = packet.chunk % loop.held.shape[0]
-    count = loop.held_counts[at]
-    start = make_room(loop.out, HEADER_BYTES + 4 * count)
-    if start < 0:
-        return
-    memcpy(
-        loop.outbox.cells[0].buffer + start + HEADER_BYTES,
-        control.held + 4 * at * control.elements,
-        4 * count,
-    )
+    packet.kind = ANSWER
     packet.flag = COLLISION
-    packet.count = count
+    packet.count = loop.held_counts[at]
     packet.worker = sender.worker
     packet.rack = sender.rack
     packet.offer = loop.senders.flights[0, packet.chunk % sender.span].index
-    packet.kind = ANSWER
+    memcpy(payload, control.held + 4 * at * control.elements, 4 * packet.count)
+
+
+@compiled_apart
+def send_answer(loop: Loop, packet: Any) -> None:
+    """The result of `packet.chunk`, held here, to the custodian that pulls it."""
+    control = loop.control[0]
+    start = make_room(loop.out, HEADER_BYTES + 4 * control.elements)
+    if start < 0:
+        return
+    make_answer(loop, packet, loop.outbox.cells[0].buffer + start + HEADER_BYTES)
     length = finish(loop.out, packet, start)
     if control.path == BY_SWITCH:
         dispatch(loop.out, start, length, shard_of(loop, packet.chunk))

@@ -19,8 +19,8 @@ RTO_MAX_NS = 2_000_000_000
 RTO_START_NS = 200_000_000
 _PATIENCE_NS = 20_000_000
 _PATIENCE_MAX_NS = 2_000_000_000
-_HELP_PATIENCE_NS = 200_000_000
-"""Sums that wait for a straggler need not be asked for at once."""
+_HELP_PATIENCE_NS = 1_000_000_000
+"""Sums that wait for a straggler alone are not asked for at once: thousands of questions fill a slow link."""
 _REORDER_CHUNKS = 64
 """Shards and GRO change the order by up to this many chunks."""
 _SPAN_MIN = 64

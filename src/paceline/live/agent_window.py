@@ -56,6 +56,9 @@ def end_round(loop: Loop, now_ns: int) -> None:
     if 2 * timeouts < results:
         # A whole window overdue is a worker that is late, not a path that loses.
         lost += timeouts
+    else:
+        # Or a path slower than its timer: what went twice gives no round trip to learn that from.
+        sender.rto_ns = min(2 * sender.rto_ns, sender.rto_max_ns)
     rtt_ns = sender.srtt_ns
     old = now_ns - control.rtt_min_at_ns > _RTT_MEMORY_NS
     if rtt_ns > 0.0 and (control.rtt_min_ns == 0.0 or old or rtt_ns < control.rtt_min_ns):
