@@ -1,15 +1,22 @@
 """Parts and entry points: the same results, machine code once, and what is on disk is enough."""
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import pytest
+from numba.core.errors import NumbaError
+from numba.extending import overload
 
+from paceline.dataplane.bits import popcount
+from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.numba_linking import entry, part
+from paceline.schedule.compiled import compiled as compiled_for_plans
 
 OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
@@ -105,3 +112,104 @@ def test_what_is_on_disk_is_enough(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert found == [["54", "0"], ["54", "1"]]
+
+
+class _Rows(NamedTuple):
+    masks: Any
+    values: Any
+
+
+def _exchange(rows: _Rows, at: int, buffer: Any) -> None:
+    for lane in range(buffer.shape[0]):
+        value = rows.values[at, lane]
+        rows.values[at, lane] = buffer[lane]
+        buffer[lane] = value
+
+
+def test_what_is_stored_after_a_popcount_stays_stored() -> None:
+    """Numba dropped the store into `rows.values` while `popcount` was an inlined overload."""
+    exchange = compiled_inner(_exchange)
+
+    def count_then_exchange(rows: _Rows, at: int, buffer: Any, counter: Any) -> None:
+        counter[0] += popcount(rows.masks[at])
+        exchange(rows, at, buffer)
+
+    rows = _Rows(np.full(3, 7, dtype=np.uint64), np.arange(6, dtype=np.int32).reshape(3, 2))
+    buffer, counter = np.full(2, 9, dtype=np.int32), np.zeros(1, dtype=np.int64)
+    compiled(count_then_exchange)(rows, 1, buffer, counter)
+    assert (rows.values[1].tolist(), buffer.tolist(), counter[0]) == ([9, 9], [2, 3], 3)
+
+
+def _twice(x: Any) -> Any:
+    return 2 * x
+
+
+@overload(_twice, inline="always")
+def _twice_inlined(x: Any) -> Any:
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    return twice
+
+
+@compiled_only
+@pytest.mark.parametrize("decorator", [compiled, compiled_for_plans])
+def test_an_inlined_overload_does_not_compile(decorator: Any) -> None:
+    def use(x: int) -> int:
+        return int(_twice(x))
+
+    with pytest.raises(NumbaError, match=r"use.* uses an inlined overload"):
+        decorator(use)(3)
+
+
+@compiled_only
+@pytest.mark.parametrize("decorator", [compiled_inner, compiled_apart])
+def test_nor_inside_of_a_callee(decorator: Any) -> None:
+    def use(x: int) -> int:
+        return int(_twice(x))
+
+    inner = decorator(use)
+
+    def outer(x: int) -> int:
+        return int(inner(x))
+
+    with pytest.raises(NumbaError, match="uses an inlined overload"):
+        compiled(outer)(3)
+
+
+@compiled_only
+def test_a_closure_that_costs_a_store_does_not_compile() -> None:
+    def use(rows: _Rows, at: int) -> int:
+        double = lambda x: 2 * x  # noqa: E731
+        value = rows.values[at, 0]
+        rows.values[at, 0] = value + 1
+        return int(double(value))
+
+    rows = _Rows(np.ones(1, dtype=np.uint64), np.ones((1, 1), dtype=np.int32))
+    try:
+        assert compiled(use)(rows, 0) == 2
+    except NumbaError as error:
+        assert "dropped a store" in str(error)  # noqa: PT017
+    else:
+        assert rows.values[0, 0] == 2
+
+
+def test_everything_is_compiled_through_the_guard() -> None:
+    """No source calls Numba's own decorators, or inlines an overload, behind the guard's back."""
+    package = Path(__file__).resolve().parent.parent / "src" / "paceline"
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+            imports = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            from_numba = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numba")
+            own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "numba"
+            if (own and name in _DECORATORS) or (from_numba and set(imports) & _DECORATORS):
+                found.append(f"{path.relative_to(package)}:{node.lineno}")
+    assert {place.split(":")[0] for place in found} == {"numba_linking.py"}, found
+
+
+_DECORATORS = {
+    *("jit", "njit", "generated_jit", "vectorize", "guvectorize", "stencil", "cfunc", "jitclass"),
+    *("overload", "overload_method", "overload_attribute", "register_jitable"),
+}

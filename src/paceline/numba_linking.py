@@ -6,20 +6,90 @@ half of the time to compile. A function that only compiled code calls needs none
 code, and is optimised once, in the entry point that it ends up in, where the optimiser sees the whole.
 
 A function that Python calls too has two faces: its own, and a twin that compiled callers use.
+
+Numba has one step that can change what a program does: it removes "dead" code by an analysis that does not see through
+named tuples, so a store into an array that is reached through one can be taken for dead. It takes that step where it
+has inlined an overload, or a closure. Both are refused here, while compiling: no such function gets machine code.
 """
 
 from typing import Any
 
 import numba
 from llvmlite import binding
-from numba.core import codegen, compiler
+from numba.core import codegen, compiler, errors, ir, typed_passes, untyped_passes
+from numba.core.compiler_machinery import register_pass
+from numba.extending import overload
 
-njit: Any = numba.njit
+_njit: Any = numba.njit
 
 # Numba's stubs know none of what follows.
 _JITCodeLibrary: Any = codegen.JITCodeLibrary
 _Compiler: Any = compiler.Compiler
 _EXTERNAL: Any = binding.Linkage.external
+_InlineOverloads: Any = typed_passes.InlineOverloads
+_InlineClosures: Any = untyped_passes.InlineClosureLikes
+_STORES = (ir.SetItem, ir.StaticSetItem, ir.SetAttr)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _RefuseInlinedOverloads(_InlineOverloads):  # type: ignore[misc]
+    """Numba's step, which must find nothing to do."""
+
+    _name = "refuse_inlined_overloads"
+
+    def _run_inliner(self, state: Any, *_: Any) -> bool:
+        raise errors.UnsupportedError(
+            f"{state.func_id.func_qualname} uses an inlined overload, with which Numba may drop a store; "
+            "use `compiled_form_of`, or an intrinsic behind a plain function"
+        )
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _KeepStores(_InlineClosures):  # type: ignore[misc]
+    """Numba's step, which must leave every store where it is."""
+
+    _name = "inline_closures_and_keep_stores"
+
+    def run_pass(self, state: Any) -> bool:
+        before = _stores(state)
+        changed = super().run_pass(state)
+        if _stores(state) < before:
+            raise errors.UnsupportedError(
+                f"Numba dropped a store in {state.func_id.func_qualname} when it inlined a closure; "
+                "use a function of the module"
+            )
+        return bool(changed)
+
+
+def _stores(state: Any) -> int:
+    return sum(isinstance(line, _STORES) for block in state.func_ir.blocks.values() for line in block.body)
+
+
+_GUARDED = {_InlineOverloads: _RefuseInlinedOverloads, _InlineClosures: _KeepStores}
+
+
+class _GuardedCompiler(_Compiler):  # type: ignore[misc]
+    """Numba's compiler without the steps that can lose a store."""
+
+    def define_pipelines(self) -> Any:
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            found = {step for step, _ in pipeline.passes} & set(_GUARDED)
+            if found != set(_GUARDED):
+                raise errors.UnsupportedError(f"this version of Numba ({numba.__version__}) has other steps")
+            pipeline.passes = [(_GUARDED.get(step, step), what) for step, what in pipeline.passes]
+            pipeline.finalize()
+        return pipelines
+
+
+def njit(**options: Any) -> Any:
+    """Numba's `njit`, guarded; the only one that this project uses."""
+    return _njit(pipeline_class=_GuardedCompiler, **options)
+
+
+def compiled_form_of(function: Any, **options: Any) -> Any:
+    """What compiled code calls instead of a plain Python function; LLVM inlines it, Numba does not."""
+    return overload(function, jit_options={"forceinline": True, **options})
 
 
 class _NoEnvironments:
@@ -95,7 +165,7 @@ def _to_share(module: Any) -> Any:
     return module
 
 
-class _PartCompiler(_Compiler):  # type: ignore[misc]
+class _PartCompiler(_GuardedCompiler):
     """Numba's compiler, its result a part."""
 
     def define_pipelines(self) -> Any:
@@ -107,7 +177,7 @@ class _PartCompiler(_Compiler):  # type: ignore[misc]
 
 def part(function: Any, **options: Any) -> Any:
     """A compiled function that compiled code alone calls."""
-    return njit(pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
+    return _njit(pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
         function
     )
 

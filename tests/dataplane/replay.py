@@ -1,12 +1,14 @@
-"""One fixed scenario for each policy, and a digest of all that it leaves behind.
+"""Scenarios drawn by a seed, one for each policy, and a digest of all that they leave behind, values included.
 
-    python -m tests.dataplane.replay
+    python -m tests.dataplane.replay SEED ...
 
 prints the digests as JSON, with the mode that the core ran in.
 """
 
 import hashlib
 import json
+import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,22 @@ from paceline.dataplane.memory import POLICIES
 from tests.dataplane.star import Faults, Job, Star
 
 
-def scenario(policy: str) -> Star:
-    """Three racks, three jobs, few aggregators, and every fault."""
-    jobs = [Job((0, 1, 1, 2), 14, 120), Job((2, 2, 2), 14, 60), Job((0, 1), 10, 200, dedicated=1)]
-    return Star(policy, jobs, slots=6, racks=3, seed=11, faults=Faults(0.06, 0.06, 0.2))
+def scenario(policy: str, seed: int) -> Star:
+    """Up to three racks and four jobs, few aggregators, and every fault."""
+    draw = random.Random(seed)
+    racks = draw.randint(1, 3)
+    jobs = [
+        Job(
+            tuple(draw.randrange(racks) for _ in range(draw.randint(2, 5))),
+            draw.randint(6, 16),
+            draw.choice((20, 60, 120, 200)),
+            dedicated=draw.randint(0, 1),
+        )
+        for _ in range(draw.randint(2, 4))
+    ]
+    faults = Faults(0.08 * draw.random(), 0.08 * draw.random(), 0.3 * draw.random())
+    # SwitchML needs two aggregators a job.
+    return Star(policy, jobs, slots=draw.randint(8, 12), racks=racks, seed=seed, faults=faults)
 
 
 def _fields(records: Any) -> list[Any]:
@@ -41,17 +55,18 @@ def digest(star: Star) -> dict[str, Any]:
     return {"now_ns": star.now_ns, "steps": star.steps, "counts": star.counts, "hash": hashed.hexdigest()}
 
 
-def replay() -> dict[str, Any]:
-    """Run the scenario under every policy."""
+def replay(seeds: list[int]) -> dict[str, Any]:
+    """Run the scenarios of these seeds under every policy."""
     digests: dict[str, Any] = {}
-    for policy in POLICIES:
-        star = scenario(policy)
-        violations = star.run()
-        assert violations == [], violations
-        digests[policy] = digest(star)
+    for seed in seeds:
+        for policy in POLICIES:
+            star = scenario(policy, seed)
+            violations = star.run()
+            assert violations == [], (seed, policy, violations)
+            digests[f"{policy}, seed {seed}"] = digest(star)
     return digests
 
 
 if __name__ == "__main__":
     mode = {"interpreted": interpreted(), "bounds_checked": bounds_checked()}
-    print(json.dumps({**mode, "digests": replay()}))
+    print(json.dumps({**mode, "digests": replay([int(seed) for seed in sys.argv[1:]])}))

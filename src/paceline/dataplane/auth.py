@@ -14,9 +14,8 @@ A key is two words, `key0` and `key1`: the first and the last eight bytes of the
 from typing import Any
 
 import numpy as np
-from numba.extending import overload
 
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled, compiled_form_of, compiled_inner
 from paceline.dataplane.wire import HEADER_BYTES, TAG_OFFSET
 
 KEY_BYTES = 16
@@ -42,7 +41,7 @@ def _plus(a: Any, b: Any) -> np.uint64:
     return np.uint64((int(a) + int(b)) & _WORD)
 
 
-@overload(_plus, inline="always")
+@compiled_form_of(_plus)
 def _plus_compiled(a: Any, b: Any) -> Any:
     def plus(a: Any, b: Any) -> Any:
         return a + b

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
-from paceline.dataplane.compiled import compiled_inner
+from paceline.dataplane.compiled import compiled_form_of, compiled_inner
 
 NO_BITS = np.uint64(0)
 ONE = np.uint64(1)
@@ -35,7 +35,7 @@ def _ctpop(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@overload(popcount, inline="always")
+@compiled_form_of(popcount)
 def _popcount_compiled(mask: Any) -> Any:
     def count(mask: Any) -> Any:
         return _ctpop(np.uint64(mask))  # type: ignore[call-arg]

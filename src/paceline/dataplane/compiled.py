@@ -14,16 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numba
 import numba.core.config
 
 from paceline.numba_cache import folder_for, save_under_lock
-from paceline.numba_linking import entry, part
+from paceline.numba_linking import compiled_form_of as _compiled_form_of
+from paceline.numba_linking import entry, njit, part
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Numba's stubs know neither its settings nor the options used below.
-njit: Any = numba.njit
+# Numba's stubs do not know its settings.
 config: Any = numba.core.config
 
 _CORE = "dataplane"
@@ -68,3 +67,8 @@ def compiled_inner(function: F) -> F:
 def compiled_apart(function: F) -> F:
     """A piece that is rarely needed: compiled once, called by compiled code only, never from Python."""
     return part(function, **_OPTIONS)  # type: ignore[no-any-return]
+
+
+def compiled_form_of(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Marks what compiled code uses instead of a plain Python function; `bits.popcount` is an example."""
+    return _compiled_form_of(function, **_OPTIONS)  # type: ignore[no-any-return]

@@ -8,17 +8,15 @@ import platform
 import threading
 from typing import Any
 
-import numba
 from numba.core import cgutils, types
 from numba.extending import intrinsic as _numba_intrinsic
 
-from paceline.dataplane.compiled import interpreted
+from paceline.dataplane.compiled import compiled_inner, interpreted
 
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 """The number of the futex call; -1 where it is not known."""
 
 _intrinsic: Any = _numba_intrinsic
-_njit: Any = numba.njit
 _item_pointer: Any = cgutils.get_item_pointer
 
 # --- interpreted -------------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ _long: Any = types.int64
 _syscall: Any = types.ExternalFunction("syscall", _long(_long, _long, _long, _long, _long, _long, _long))
 
 
-@_njit(inline="always")
+@compiled_inner
 def _futex_call(address: int, what: int, value: int, timeout: int) -> Any:
     return _syscall(FUTEX, address, what, value, timeout, 0, 0)
 

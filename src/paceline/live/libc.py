@@ -9,9 +9,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
-from paceline.dataplane.compiled import interpreted
+from paceline.dataplane.compiled import compiled_form_of, interpreted
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _C_TYPES = {
@@ -62,7 +62,7 @@ def _errno(typing_context: Any) -> Any:
     return types.int32(), generate
 
 
-@overload(last_error, inline="always")
+@compiled_form_of(last_error)
 def _last_error_compiled() -> Any:
     def error() -> Any:
         return _errno()  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numba
 
 from paceline.numba_cache import folder_for, save_under_lock
+from paceline.numba_linking import njit
 
 _config: Any = numba.config
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,7 +37,7 @@ def compiled(function: F) -> F:
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(_FOLDER)
     try:
-        wrapped: Any = save_under_lock(numba.njit(cache=True, error_model="numpy")(function))
+        wrapped: Any = save_under_lock(njit(cache=True, error_model="numpy")(function))
     finally:
         _config.CACHE_DIR = before
     return wrapped  # type: ignore[no-any-return]
