@@ -17,10 +17,12 @@ from typing import Any
 import numba
 from llvmlite import binding
 from numba.core import codegen, compiler, errors, ir, typed_passes, untyped_passes
-from numba.core.compiler_machinery import register_pass
+from numba.core import compiler_machinery as machinery
 from numba.extending import overload
 
 _njit: Any = numba.njit
+_overload: Any = overload
+_register_pass: Any = machinery.register_pass
 
 # Numba's stubs know none of what follows.
 _JITCodeLibrary: Any = codegen.JITCodeLibrary
@@ -31,7 +33,7 @@ _InlineClosures: Any = untyped_passes.InlineClosureLikes
 _STORES = (ir.SetItem, ir.StaticSetItem, ir.SetAttr)
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
+@_register_pass(mutates_CFG=True, analysis_only=False)
 class _RefuseInlinedOverloads(_InlineOverloads):  # type: ignore[misc]
     """Numba's step, which must find nothing to do."""
 
@@ -44,7 +46,7 @@ class _RefuseInlinedOverloads(_InlineOverloads):  # type: ignore[misc]
         )
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
+@_register_pass(mutates_CFG=True, analysis_only=False)
 class _KeepStores(_InlineClosures):  # type: ignore[misc]
     """Numba's step, which must leave every store where it is."""
 
@@ -89,7 +91,7 @@ def njit(**options: Any) -> Any:
 
 def compiled_form_of(function: Any, **options: Any) -> Any:
     """What compiled code calls instead of a plain Python function; LLVM inlines it, Numba does not."""
-    return overload(function, jit_options={"forceinline": True, **options})
+    return _overload(function, jit_options={"forceinline": True, **options})
 
 
 class _NoEnvironments:
