@@ -176,7 +176,7 @@ class World:
         self.custodians.state[0].high = 0
         state = self.senders.state[0]
         state.span, state.slots, state.window_min, state.window_max = 4, SLOTS, 1.0, 8.0
-        state.rto_min_ns, state.rto_max_ns, state.resends_max, state.adaptive = 100, 10_000, 10**6, 1
+        state.rto_min_ns, state.rto_max_ns, state.resends_max, state.congestion = 100, 10_000, 10**6, 1
         state.mask, state.fan_in, state.fan_in_upper, state.count = 1, 3, 2, WIDTH
         state.custody, state.budget = 1, 3
         sending.start(self.senders, 0, 4.0, 1_000)

@@ -130,7 +130,7 @@ class Star:
             state.mask = bit(job.racks[:rank].count(job.racks[rank]))
             state.fan_in, state.fan_in_upper = job.racks.count(job.racks[rank]), len(set(job.racks))
             state.count, state.span, state.slots = self.width, pool or span, pool or slots
-            state.pool, state.flush, state.adaptive = int(pool > 0), int(pool == 0), int(pool == 0)
+            state.pool, state.flush, state.congestion = int(pool > 0), int(pool == 0), int(pool == 0)
             state.window_min, state.window_max = 1.0, float(pool or window)
             state.rto_min_ns, state.rto_max_ns = 12 * HOP_NS, 200 * HOP_NS
             state.reorder_chunks, state.reorder_rtts, state.resends_max = 3, 1.0, 200

@@ -18,7 +18,7 @@ LEADERS = mask_of(0, 1, 2)
 
 def leader(chunks: int = 100, **fields: Any) -> Sender:
     """A leader in help mode; its own bit is 1 of rack 0."""
-    sender = Sender(**{"adaptive": 1, "budget": 6, **fields})
+    sender = Sender(**{"congestion": 1, "budget": 6, **fields})
     sending.take_role(sender.all, 0, 0, 1, 0, LEADERS, 3)
     sender.release(chunks)
     return sender
@@ -51,7 +51,7 @@ def test_a_straggler_never_holds_an_aggregator() -> None:
 
 
 def test_an_acknowledgement_gives_credit_and_keeps_the_chunk() -> None:
-    sender = leader(window=2.0, adaptive=0)
+    sender = leader(window=2.0, congestion=0)
     assert sender.send() == [0, 1]
     assert ack(sender, 0)
     assert (state_of(sender, 0), sender.state.credited, sender.state.credits) == (CREDITED, 1, 1)
@@ -62,7 +62,7 @@ def test_an_acknowledgement_gives_credit_and_keeps_the_chunk() -> None:
 
 
 def test_the_budget_bounds_how_far_a_leader_runs_ahead() -> None:
-    sender = leader(window=2.0, budget=5, adaptive=0)
+    sender = leader(window=2.0, budget=5, congestion=0)
     sent = sender.send()
     while sent and ack(sender, sent[0]):
         sent = sent[1:] + sender.send()
@@ -124,7 +124,7 @@ def test_acknowledgements_that_overtake_find_what_was_lost() -> None:
 
 
 def test_what_acknowledgements_overtook_is_counted_until_its_result_comes() -> None:
-    sender = leader(8, window=8.0, budget=8, adaptive=0, in_order=1, reorder_chunks=64)
+    sender = leader(8, window=8.0, budget=8, congestion=0, in_order=1, reorder_chunks=64)
     sender.send()
     for chunk, behind in [(2, 3), (1, 3), (5, 6)]:
         ack(sender, chunk)
@@ -136,7 +136,7 @@ def test_what_acknowledgements_overtook_is_counted_until_its_result_comes() -> N
 
 def test_in_a_new_epoch_credit_has_overtaken_nothing() -> None:
     """Else all that was credited would look lost, and leave room in a window that it fills."""
-    sender = leader(20, window=8.0, budget=16, span=16, adaptive=0, in_order=1, reorder_chunks=1)
+    sender = leader(20, window=8.0, budget=16, span=16, congestion=0, in_order=1, reorder_chunks=1)
     sender.send()
     for chunk in range(8):
         ack(sender, chunk)
@@ -276,7 +276,7 @@ def test_who_contributes_nothing_sends_nothing_and_asks() -> None:
 
 
 def test_a_new_epoch_sends_everything_again_as_new_and_within_the_window() -> None:
-    sender = leader(6, window=2.0, adaptive=0)
+    sender = leader(6, window=2.0, congestion=0)
     sent = sender.send()
     while sent and ack(sender, sent[0]):
         sent = sent[1:] + sender.send()

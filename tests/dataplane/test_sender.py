@@ -318,7 +318,7 @@ def test_too_many_resends_of_one_chunk_fail_the_sender() -> None:
 
 
 def test_lost_chunks_go_before_new_ones_and_in_order() -> None:
-    sender = started(adaptive=0)
+    sender = started(congestion=0)
     sender.send()
     sender.result(1)
     sender.timeout(RTO_NS)
@@ -447,7 +447,7 @@ def test_a_pull_resends_what_is_in_flight_only() -> None:
 
 
 def test_marks_halve_the_window_once_for_each_window() -> None:
-    sender = started(window=8.0, adaptive=1)
+    sender = started(window=8.0, congestion=1)
     assert sender.send() == list(range(8))
     for chunk in range(8):
         sender.result(chunk, flag=wire.ECN)
@@ -458,7 +458,7 @@ def test_marks_halve_the_window_once_for_each_window() -> None:
 
 
 def test_the_window_grows_by_one_a_round_trip_after_a_mark_and_faster_before() -> None:
-    sender = started(window=2.0, adaptive=1, window_max=8.0)
+    sender = started(window=2.0, congestion=1, window_max=8.0)
     sender.send()
     sender.result(0)
     sender.result(1)
@@ -472,7 +472,7 @@ def test_the_window_grows_by_one_a_round_trip_after_a_mark_and_faster_before() -
 
 
 def test_the_window_stays_between_its_bounds() -> None:
-    sender = started(chunks=1_000, window=2.0, adaptive=1, window_min=2.0, window_max=5.0)
+    sender = started(chunks=1_000, window=2.0, congestion=1, window_min=2.0, window_max=5.0)
     for chunk in range(40):
         sender.send()
         sender.result(chunk)
@@ -484,7 +484,7 @@ def test_the_window_stays_between_its_bounds() -> None:
 
 
 def test_a_fixed_window_ignores_marks_and_losses() -> None:
-    sender = started(adaptive=0)
+    sender = started(congestion=0)
     sender.send()
     sender.result(0, flag=wire.ECN)
     sender.timeout(RTO_NS)
@@ -492,7 +492,7 @@ def test_a_fixed_window_ignores_marks_and_losses() -> None:
 
 
 def test_a_timeout_halves_the_window_once() -> None:
-    sender = started(window=8.0, adaptive=1)
+    sender = started(window=8.0, congestion=1)
     sender.send()
     sender.timeout(RTO_NS)
     sender.send(RTO_NS)
@@ -501,7 +501,7 @@ def test_a_timeout_halves_the_window_once() -> None:
 
 
 def test_marked_receipts_halve_and_unmarked_ones_grow() -> None:
-    sender = started(window=8.0, adaptive=1)
+    sender = started(window=8.0, congestion=1)
     sender.send()
     sending.handle_receipts(sender.all, 0, 2, True, 10)
     assert sender.state.window == 4.0
@@ -584,7 +584,7 @@ def test_whatever_comes_the_books_balance(
 ) -> None:
     """Results in any order, timeouts, pulls: no chunk is new twice, the span is never exceeded."""
     sender = started(
-        30, span=span, pool=int(pool), in_order=int(in_order and not pool), adaptive=1, resends_max=10**6
+        30, span=span, pool=int(pool), in_order=int(in_order and not pool), congestion=1, resends_max=10**6
     )
     now_ns = 0
     sent: set[int] = set(sender.send())

@@ -128,7 +128,7 @@ class Workers:
             state.mask = bit(racks[:i].count(rack))
             state.fan_in, state.fan_in_upper = racks.count(rack), len(self.ports)
             state.count, state.span, state.slots = self.count, pool or span, pool or slots
-            state.pool, state.flush, state.adaptive = int(pool > 0), int(pool == 0), int(pool == 0)
+            state.pool, state.flush, state.congestion = int(pool > 0), int(pool == 0), int(pool == 0)
             state.window_min, state.window_max = 1.0, float(pool or window)
             state.rto_min_ns, state.rto_max_ns = 20 * MS, 500 * MS
             state.reorder_chunks, state.reorder_rtts, state.resends_max = 3, 1.0, 1000

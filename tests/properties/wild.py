@@ -74,7 +74,7 @@ class Wild:
         for w in range(self.count):
             state = self.senders.state[w]
             state.worker, state.rack, state.fan_in_upper = w, self.homes[w], self.racks
-            state.count, state.span, state.slots, state.flush, state.adaptive = (
+            state.count, state.span, state.slots, state.flush, state.congestion = (
                 WIDTH,
                 self.span,
                 self.slots,

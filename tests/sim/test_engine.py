@@ -21,7 +21,7 @@ from paceline.sim.simulate import _run_to_end, simulate
 from tests.sim.scenes import OVERHEAD_BYTES, facts, job, scene, wire_s
 
 STRUCK = {"loss": 0.02, "duplicate": 0.02, "reorder": 0.02}
-STEADY = {"adaptive": False, "window": 96}
+STEADY = {"congestion": "fixed", "window": 96}
 """A window above the bandwidth-delay product, below what fills a queue, and nothing that changes it."""
 
 
@@ -60,7 +60,7 @@ def test_one_job_on_esa_takes_its_computation_its_bytes_and_a_round_trip(workers
 def test_a_ring_takes_its_share_of_twice_the_bytes(workers: int) -> None:
     """With a window for receipts that wait behind a host's own packets."""
     size = 4_000_000
-    scenario = lone(workers, size, transport={"adaptive": False, "window": 512})
+    scenario = lone(workers, size, transport={"congestion": "fixed", "window": 512})
     sent_s = 2 * (workers - 1) / workers * wire_s(scenario, size)
     expected_s = 2 * (compute_s(scenario) + sent_s)
     result = simulate(scenario, "ring", check=True)
@@ -71,7 +71,7 @@ def test_a_ring_takes_its_share_of_twice_the_bytes(workers: int) -> None:
 @pytest.mark.parametrize("window", [96, 512, 2048])
 def test_a_ring_sends_a_receipt_for_every_few_packets(window: int) -> None:
     """However it is paced: by its window, or packet by packet as they come in."""
-    scenario = lone(8, 4_000_000, transport={"adaptive": False, "window": window})
+    scenario = lone(8, 4_000_000, transport={"congestion": "fixed", "window": window})
     result = simulate(scenario, "ring")
     data = result.transport["sent"]
     assert result.transport["resent"] == 0

@@ -115,7 +115,7 @@ def test_only_policies_that_preempt_report_preemptions(result: RunResult) -> Non
 
 
 def test_settings_are_those_of_the_policy(result: RunResult) -> None:
-    assert result.settings["transport"]["adaptive"] is (result.policy != "switchml")
+    assert result.settings["transport"]["congestion"] == ("fixed" if result.policy == "switchml" else "aimd")
     assert result.settings["transport"]["window"] == 32
 
 

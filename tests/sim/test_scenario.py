@@ -104,9 +104,9 @@ def tuned(policy: str, **sections: Any) -> Any:
 
 
 def test_tuned_defaults_hold_until_the_scenario_says_otherwise() -> None:
-    assert tuned("switchml").transport.adaptive is False
-    assert tuned("switchml", transport={"adaptive": True}).transport.adaptive is True
-    assert tuned("switchml", transport={"window": 5}).transport.adaptive is False
+    assert tuned("switchml").transport.congestion == "fixed"
+    assert tuned("switchml", transport={"congestion": "aimd"}).transport.congestion == "aimd"
+    assert tuned("switchml", transport={"window": 5}).transport.congestion == "fixed"
     assert tuned("ps").custodians.placement == "workers"
     assert tuned("ps", custodians={"placement": "dedicated"}).custodians.placement == "dedicated"
 

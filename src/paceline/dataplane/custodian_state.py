@@ -58,6 +58,7 @@ CUSTODIAN = np.dtype(
         ("patience_ns", "i8"),
         ("patience_max_ns", "i8"),
         ("patience_led_ns", "i8"),
+        ("patience_rtts", "f8"),
         ("timer_ns", "i8"),
         ("low", "i8"),
         ("high", "i8"),
@@ -67,7 +68,8 @@ CUSTODIAN = np.dtype(
     align=True,
 )
 """A custodian. A chunk waits for `patience_ns` before others are asked for it; one that some of the leaders have
-brought waits for `patience_led_ns` (0: as long)."""
+brought waits for `patience_led_ns` (0: as long). With `patience_rtts` the driver lets patience follow the round trip of
+the worker beside the custodian."""
 
 CUSTODY = np.dtype(
     [

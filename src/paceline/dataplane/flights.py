@@ -8,7 +8,8 @@ no result, of them `lost` wait to be sent again, `credited` wait for their resul
 from typing import Any
 
 from paceline.dataplane.compiled import compiled, compiled_apart
-from paceline.dataplane.pacing import due_ns, is_overtaken, slow_down
+from paceline.dataplane.congestion import on_loss
+from paceline.dataplane.pacing import due_ns, is_overtaken
 from paceline.dataplane.sender_state import CREDITED, DONE, IDLE, LOST, QUEUED, SENT, Senders
 
 CREDIT_BACKOFF = 2
@@ -130,8 +131,8 @@ def find_lost(senders: Senders, i: int, now_ns: int) -> None:
             mark_lost(sender, flight)
             found = True
         sender.scan += 1
-    if found and sender.adaptive != 0:
-        slow_down(sender, sender.oldest)
+    if found:
+        on_loss(sender)
 
 
 @compiled

@@ -1,8 +1,4 @@
-"""How fast a sender goes and how long it waits: the round trip, the timer, the window.
-
-Pure arithmetic on a sender's record (`sender.py`): RFC 6298 for the timer, additive increase and halving for
-the window [ATP].
-"""
+"""How long a sender waits: the round trip and the timer, by RFC 6298. Pure arithmetic on a sender's record."""
 
 from typing import Any
 
@@ -44,21 +40,3 @@ def sample_rtt(sender: Any, rtt_ns: int) -> None:
         sender.srtt_ns += 0.125 * (rtt_ns - sender.srtt_ns)
     rto_ns = np.int64(sender.srtt_ns + 4.0 * sender.rttvar_ns)
     sender.rto_ns = min(max(rto_ns, sender.rto_min_ns), sender.rto_max_ns)
-
-
-@compiled
-def speed_up(sender: Any) -> None:
-    if sender.window < sender.threshold:
-        sender.window = min(sender.window + 1.0, sender.window_max)
-    elif sender.window < sender.window_max:
-        sender.window = min(sender.window + 1.0 / sender.window, sender.window_max)
-
-
-@compiled
-def slow_down(sender: Any, chunk: int) -> None:
-    """Halve the window, at most once for each window of chunks."""
-    if chunk < sender.recover:
-        return
-    sender.recover = sender.next
-    sender.window = max(sender.window / 2.0, sender.window_min)
-    sender.threshold = sender.window

@@ -23,6 +23,7 @@ import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled
+from paceline.dataplane.congestion import on_result
 from paceline.dataplane.flights import (
     find_lost,
     mark_credited,
@@ -31,7 +32,7 @@ from paceline.dataplane.flights import (
     start_asking,
     void_credit,
 )
-from paceline.dataplane.pacing import sample_rtt, slow_down, speed_up
+from paceline.dataplane.pacing import sample_rtt
 from paceline.dataplane.sender_state import (
     ANSWER_IT,
     CREDITED,
@@ -118,12 +119,7 @@ def handle_ack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
         return False
     if flight.resends == 0:
         sample_rtt(sender, now_ns - flight.sent_ns)
-    if sender.adaptive != 0:
-        if packet.flag & ECN:
-            sender.marks += 1
-            slow_down(sender, chunk)
-        else:
-            speed_up(sender)
+    on_result(sender, chunk, packet.flag & ECN != 0, True, now_ns)
     sender.credits += 1
     overtake(sender, chunk)
     mark_credited(sender, flight, now_ns)

@@ -28,6 +28,7 @@ from typing import Any
 from paceline.dataplane.bits import NO_BITS, mix
 from paceline.dataplane.choosing import next_chunk, poll_query, poll_silent
 from paceline.dataplane.compiled import compiled
+from paceline.dataplane.congestion import on_loss, on_result
 from paceline.dataplane.flights import (
     ask_when_due,
     find_lost,
@@ -37,7 +38,7 @@ from paceline.dataplane.flights import (
     watch_credited,
     watch_overtaken,
 )
-from paceline.dataplane.pacing import due_ns, sample_rtt, slow_down, speed_up
+from paceline.dataplane.pacing import due_ns, sample_rtt
 from paceline.dataplane.roles import (
     change_epoch,
     handle_ack,
@@ -117,6 +118,14 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.credited = sender.asking = sender.ask_from = sender.overtaken = sender.behind = 0
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
+    sender.round_end = 0
+    sender.round_results, sender.round_resent, sender.round_timeouts = (
+        sender.results,
+        sender.resent,
+        sender.timeouts,
+    )
+    sender.rtt_min_ns = 0.0
+    sender.rtt_min_at_ns = 0
     sender.window = min(max(window, sender.window_min), sender.window_max)
     sender.threshold = sender.window_max
     sender.rto_ns = rto_ns
@@ -228,12 +237,7 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     credited = flight.state == CREDITED
     if flight.resends == 0 and not credited and (sender.in_order == 0 or chunk >= sender.highest_done):
         sample_rtt(sender, now_ns - flight.sent_ns)
-    if sender.adaptive != 0:
-        if packet.flag & ECN:
-            sender.marks += 1
-            slow_down(sender, chunk)
-        elif not credited:
-            speed_up(sender)
+    on_result(sender, chunk, packet.flag & ECN != 0, not credited, now_ns)
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
     finish(senders, i, chunk)
@@ -251,9 +255,8 @@ def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: 
     """All chunks below a point have arrived (point-to-point flows); gives how many of them were news."""
     sender = senders.state[i]
     news = 0
-    if marked and sender.adaptive != 0:
-        sender.marks += 1
-        slow_down(sender, sender.oldest)
+    if marked:
+        on_result(sender, sender.oldest, True, False, now_ns)
     last = min(below, sender.next)
     if last > sender.oldest:
         flight = senders.flights[i, (last - 1) % sender.span]
@@ -262,8 +265,8 @@ def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: 
     while sender.oldest < last:
         before = sender.oldest
         finish(senders, i, before)
-        if sender.adaptive != 0 and not marked:
-            speed_up(sender)
+        if not marked:
+            on_result(sender, before, False, True, now_ns)
         news += 1
     return news
 
@@ -296,6 +299,6 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         # Those that have been overtaken since the last look are asked for at the next.
         sender.overtaken = sender.highest_result
         sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
-    if overdue > 0 and sender.adaptive != 0:
-        slow_down(sender, sender.oldest)
+    if overdue > 0:
+        on_loss(sender)
     return overdue

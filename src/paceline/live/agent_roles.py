@@ -165,7 +165,7 @@ def _take_role(loop: Loop, epoch: int, leaders: Any, now_ns: int) -> None:
         loop.senders, 0, epoch, 1 if helps else 0, 1 if lags else 0, leaders, max(1, fan_in)
     )
     # What goes again was not lost: the window need not shrink.
-    control.round_resent += again
+    loop.senders.state[0].round_resent += again
     custodian = loop.custodians.state[0]
     if custodian.epoch < epoch:
         custody.begin_epoch(loop.custodians, 0, epoch)

@@ -4,6 +4,7 @@ import numpy as np
 
 from paceline.dataplane.auth import key_words
 from paceline.dataplane.bits import bit
+from paceline.dataplane.congestion import ALONE, FIXED
 from paceline.dataplane.memory import POLICIES, POLICY_ATP, POLICY_NONE, POLICY_SWITCHML
 from paceline.dataplane.sender import start
 from paceline.dataplane.wire import HEADER_BYTES
@@ -106,7 +107,7 @@ def _fill_sender(
     sender.span = span
     sender.pool = int(pool)
     sender.flush = int(not pool)
-    sender.adaptive = 0
+    sender.congestion = FIXED if pool else ALONE
     sender.in_order = int(not pool)
     sender.window_max, sender.window_min = float(window), min(8.0, float(window))
     sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.dataplane.bits import bit, seed_word, threshold_of
+from paceline.dataplane.congestion import CONGESTION, FIXED
 from paceline.dataplane.custodian import new_custodians
 from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
 from paceline.dataplane.sender import NEVER_NS, new_senders, start
@@ -17,6 +18,7 @@ from paceline.sim.models import ModelProfile
 from paceline.sim.priority import PriorityRule
 from paceline.sim.queue import new_queue, set_time
 from paceline.sim.scenario import Job, Scenario
+from paceline.sim.stacks import fill_stacks, wake_delays_ns
 from paceline.sim.tables import Tables, build_tables
 from paceline.sim.topology import Place, build_links, place_jobs
 from paceline.sim.world import World, new_records
@@ -65,7 +67,8 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Si
     hosted = with_custodians and (on_workers or any(job.has_custody for job in jobs))
     window = scenario.transport.window or scenario.network.bdp_packets()
     pool = 0
-    span = 1 << max(4, (2 * window - 1).bit_length())
+    # Room behind a chunk that is late, so that one loss does not stop the stream.
+    span = 1 << max(4, ((4 if scenario.transport.in_order else 2) * window - 1).bit_length())
     if any(job.has_custody for job in jobs):
         span = max(span, 1 << (budget_chunks(scenario) - 1).bit_length())
     if policy == "switchml":
@@ -114,7 +117,11 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     ring = 1 << (max(1024, 2 * sizes.span * copies * max(1, sharing) + 256) - 1).bit_length()
     if policy == "ps":
         ring = min(ring, 1 << 15)
-    links = build_links(scenario, place, ring)
+    programs = _programs(sizes, place, jobs) if scenario.hosts.are_programs else []
+    links = build_links(scenario, place, ring, place.switches + max(programs) + 1 if programs else 0)
+    first_stack = links.state.shape[0] - (place.switches + max(programs) + 1 if programs else 0)
+    if programs:
+        fill_stacks(links, scenario, first_stack, place.switches)
     add_other_traffic(links, scenario, place)
     timers = links.state.shape[0]
     levels = [1] * place.leaves + [2] * place.uppers
@@ -123,7 +130,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     helped = max((job.workers for job in jobs if job.takes_over), default=0)
     world = World(
         control=np.zeros(w.CONTROL_SIZE, dtype=np.int64),
-        random=np.array([seed_word(seed, 1)], dtype=np.uint64),
+        random=np.array([seed_word(seed, 1), seed_word(seed, 4)], dtype=np.uint64),
         queue=new_queue(timers + sizes.workers + sizes.custodians + 2),
         links=links,
         pool=new_pool(max(4096, 2 * room), sizes.width),
@@ -163,6 +170,10 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         left_out=np.zeros((len(jobs), 2), dtype=np.uint64),
         mail=np.zeros((4, 2), dtype=np.int64),
         shares=np.zeros((sizes.workers if helped else 1, helped), dtype=np.uint64),
+        stack_of=np.array(
+            [first_stack + place.switches + program for program in programs] or [0], dtype=np.int64
+        ),
+        wakes_ns=wake_delays_ns(scenario),
     )
     members, member_first = _members(place, len(jobs))
     world = world._replace(members=members, member_first=member_first)
@@ -171,6 +182,21 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     _fill_jobs(setup, sizes)
     set_time(world.queue, int(world.control[w.CLOCK]), 0)
     return setup
+
+
+def _programs(sizes: _Sizes, place: Place, jobs: list[Job]) -> list[int]:
+    """The number of each endpoint's program: a worker's custodian is part of the worker's."""
+    programs = list(range(sizes.workers))
+    first = 0
+    more = sizes.workers
+    for j, job in enumerate(jobs):
+        if sizes.hosted:
+            programs += range(first, first + job.workers)
+        for _ in place.custodian_hosts[j]:
+            programs.append(more)
+            more += 1
+        first += job.workers
+    return programs
 
 
 def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
@@ -307,7 +333,8 @@ def _fill_worker(
     sender.span = sizes.span
     sender.pool = int(sizes.pool > 0)
     sender.flush = int(not sizes.pool and not ring)
-    sender.adaptive = int(transport.adaptive and not sizes.pool)
+    sender.congestion = FIXED if sizes.pool else CONGESTION[transport.congestion]
+    sender.in_order = int(transport.in_order and not sizes.pool and not ring)
     sender.window_max = float(sizes.pool or transport.window or 1)
     sender.window_min = min(float(transport.window_min), sender.window_max)
     sender.rto_min_ns, sender.rto_max_ns = transport.rto_min, transport.rto_max
@@ -331,6 +358,8 @@ def _fill_custodian(setup: Setup, k: int, j: int, number: int, fan_in: dict[int,
     record.slots = world.switch.config[0].slots
     record.patience_ns = scenario.custodians.patience
     record.patience_max_ns = scenario.custodians.patience_max
+    record.eager = int(scenario.custodians.eager)
+    record.patience_rtts = scenario.custodians.patience_rtts
     record.timer_ns = NEVER_NS
     for leaf, members in fan_in.items():
         world.custodians.fan_in[k, leaf] = members

@@ -34,6 +34,7 @@ UNITS: dict[Any, str] = {parse_rate_bps: "rate", parse_size_bytes: "size", parse
 TABLES: dict[str, type[Section]] = {
     "scenario keys": scenario.Scenario,
     "network keys": scenario.Network,
+    "host keys": scenario.Hosts,
     "switch keys": scenario.SwitchMemory,
     "transport keys": scenario.Transport,
     "custodian keys": scenario.Custodians,

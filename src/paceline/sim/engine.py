@@ -20,8 +20,9 @@ from paceline.sim.hosts import (
     start_job,
     worker_timer,
 )
-from paceline.sim.links import DETOURS, copy_packet, dequeue, drop_reference, enqueue
+from paceline.sim.links import DETOURS, NO_STACK, copy_packet, dequeue, drop_reference, enqueue
 from paceline.sim.queue import NEVER_NS, set_time
+from paceline.sim.stacks import at_stack
 from paceline.sim.world import (
     CLOCK,
     COORDINATOR,
@@ -90,6 +91,9 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             p, ecn, endpoint = dequeue(world.links, world.queue, entity)
             link = world.links.state[entity]
             if link.detour >= 0 and _strike(world, link.detour, p, ecn, endpoint, now_ns):
+                endpoint = -1
+            elif link.stack != NO_STACK:
+                at_stack(world, link.stack, p, ecn, endpoint, now_ns)
                 endpoint = -1
             elif link.to_switch != 0:
                 world.pool.packets[p].flag |= ecn

@@ -11,6 +11,9 @@ follows the packets in flight.
 
 Faults strike when a packet arrives: it may be lost, be duplicated, or take a detour: a pseudo-link to the
 same node with a longer delay, so that others overtake it. The copy of a duplicate takes a detour too.
+
+Where hosts run programs, a packet that has arrived waits in a *stack* until its program runs: another pseudo-link to
+the same node (`stacks.py`).
 """
 
 from typing import Any, NamedTuple
@@ -44,9 +47,18 @@ LINK = np.dtype(
         ("to", "i4"),
         ("to_switch", "i4"),
         ("detour", "i4"),
+        ("stack", "i4"),
+        ("packet_fs", "i8"),
+        ("length_max", "i8"),
     ],
     align=True,
 )
+"""A link. `other_*`: traffic that is not cut into packets. `detour`: the first of its detours, or -1. `stack`: where
+packets wait for the program at the link's end, or `NO_STACK`, or `STACK_OF_ENDPOINT`; `packet_fs`: time of a packet,
+beside that of its bytes; `length_max`: packets it holds."""
+
+NO_STACK = -1
+STACK_OF_ENDPOINT = -2
 
 POOL_PACKET = np.dtype([("references", "i4"), *PACKET_FIELDS], align=True)
 """A packet of the core and how many hold it. The count stands first: behind the core's fields it would make this
@@ -138,7 +150,7 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
     busy_fs = max(link.busy_fs, now_fs)
     backlog_fs = busy_fs - now_fs
     capacity = links.time_ns.shape[1]
-    if backlog_fs > link.queue_fs or link.length >= capacity:
+    if backlog_fs > link.queue_fs or link.length >= link.length_max:
         link.drops += 1
         drop_reference(pool, p)
         return
@@ -147,7 +159,7 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
         link.marks += 1
         entry |= _ECN_BIT
     size_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * np.int64(pool.packets[p].count)
-    size_fs = size_bytes * link.fs_per_byte
+    size_fs = size_bytes * link.fs_per_byte + link.packet_fs
     if link.other_num > 0 and link.other_from_ns <= now_ns < link.other_until_ns:
         size_fs = size_fs * FS_PER_NS // (FS_PER_NS - link.other_num)
     busy_fs += size_fs

@@ -63,6 +63,26 @@ class Network(Section):
         return max(1, round(self.rate * round_trip_s / 8 / packet_bytes))
 
 
+class Hosts(Section):
+    """What programs on real hosts are like; by default they handle a packet as soon as it comes."""
+
+    wake: TimeNs = 0
+    """Until a program that waits for packets runs: the median of a log-normal distribution. What comes meanwhile waits
+    and is handled in one go. 20 us on two busy cores."""
+    wake_spread: Annotated[float, Field(ge=0, le=4)] = 2.07
+    """Its spread, as the standard deviation of the logarithm; 2.07 makes one wake-up in a hundred take 2.5 ms."""
+    packet: TimeNs = 0
+    """Processor time for a packet."""
+    receive_buffer: Size = 16_777_216
+    """What waits for a program beyond this is lost."""
+    software_switch: bool = True
+    """The switch is such a program too."""
+
+    @property
+    def are_programs(self) -> bool:
+        return self.wake > 0 or self.packet > 0
+
+
 class SwitchMemory(Section):
     """The aggregators of each switch."""
 
@@ -82,8 +102,10 @@ class Transport(Section):
     under SwitchML)."""
     window_min: Count = 8
     window_start: Count | None = None
-    adaptive: bool = True
-    """Halve the window on ECN and on losses (never under SwitchML)."""
+    congestion: Literal["fixed", "aimd", "alone"] = "aimd"
+    """How the window moves; see `dataplane/congestion.py`. Never under SwitchML."""
+    in_order: bool = False
+    """Results overtake each other only where something was lost or fell back."""
     rto_min: TimeNs = 200_000
     rto_max: TimeNs = 20_000_000
     rto_start: TimeNs = 2_000_000
@@ -104,6 +126,10 @@ class Custodians(Section):
     patience: TimeNs = 20_000
     """A partial sum that waits longer is asked for: reminder, then pull, with back-off."""
     patience_max: TimeNs = 10_000_000
+    patience_rtts: Annotated[float, Field(ge=0)] = 0.0
+    """On workers: instead of `patience`, so many round trips of the worker."""
+    eager: bool = False
+    """What was flushed is not in the switch any more: ask the workers at once."""
 
 
 class Help(Section):
@@ -222,6 +248,7 @@ class Scenario(Section):
     horizon: TimeNs = 1_000_000_000_000
     """Simulated time after which a run is given up."""
     network: Network = Network()
+    hosts: Hosts = Hosts()
     switch: SwitchMemory = SwitchMemory()
     transport: Transport = Transport()
     custodians: Custodians = Custodians()
@@ -267,7 +294,7 @@ class Scenario(Section):
 
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
-    "switchml": {"transport": {"adaptive": False}},
+    "switchml": {"transport": {"congestion": "fixed"}},
     "ps": {
         "transport": {"reorder_chunks": 64, "reorder_rtts": 2.0},
         "custodians": {"placement": "workers"},

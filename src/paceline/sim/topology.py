@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.sim.links import DETOURS, FS_PER_NS, LINK, Links
+from paceline.sim.links import DETOURS, FS_PER_NS, LINK, NO_STACK, Links
 from paceline.sim.scenario import Job, Scenario
 from paceline.sim.world import new_records
 
-_UNLIMITED_FS = np.iinfo(np.int64).max
+UNLIMITED_FS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
     return Place(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
 
 
-def build_links(scenario: Scenario, place: Place, ring: int) -> Links:
-    """All links with empty rings of `ring` packets; detours too if packets can be struck."""
+def build_links(scenario: Scenario, place: Place, ring: int, stacks: int = 0) -> Links:
+    """All links with empty rings of `ring` packets; detours too if packets can be struck; then room for stacks."""
     network = scenario.network
     struck = scenario.faults.strikes_packets
     nodes = place.hosts + place.switches
-    total = place.links + (DETOURS * nodes if struck else 0)
+    total = place.links + (DETOURS * nodes if struck else 0) + stacks
     state = new_records(total, LINK)
     for host in range(place.hosts):
         leaf = place.leaf_of_host[host]
@@ -105,6 +105,8 @@ def build_links(scenario: Scenario, place: Place, ring: int) -> Links:
             _set(state[up], upper_rate, network.delay, network.queue, network.ecn, place.leaves + upper, True)
             _set(state[down], upper_rate, network.delay, network.queue, network.ecn, leaf, True)
     state.detour[:] = -1
+    state.stack[:] = NO_STACK
+    state.length_max[:] = ring
     if struck:
         for at in range(place.links):
             node = state[at].to + (place.hosts if state[at].to_switch else 0)
@@ -137,7 +139,7 @@ def _set(
 ) -> None:
     link.fs_per_byte = round(8e9 * FS_PER_NS / rate_bps) if rate_bps else 0
     link.delay_ns = delay_ns
-    link.queue_fs = _UNLIMITED_FS if queue is None else queue * link.fs_per_byte
-    link.ecn_fs = _UNLIMITED_FS if ecn is None else ecn * link.fs_per_byte
+    link.queue_fs = UNLIMITED_FS if queue is None else queue * link.fs_per_byte
+    link.ecn_fs = UNLIMITED_FS if ecn is None else ecn * link.fs_per_byte
     link.to = to
     link.to_switch = int(to_switch)

@@ -194,6 +194,10 @@ class World(NamedTuple):
     mail: Any
     shares: Any
     """`[worker, owner]`: the micro-batches of another of its job that a worker's packets hold."""
+    stack_of: Any
+    """The stack of each endpoint's program, where hosts run programs."""
+    wakes_ns: Any
+    """How late programs wake up, to draw from."""
 
 
 @compiled_inner

@@ -1,6 +1,6 @@
 """The window's rule, by itself. Round trips in ns; the shortest is 10 ms, so a queue is one of more than 20 ms."""
 
-from paceline.live.agent_window import QUEUE_NS, next_window
+from paceline.dataplane.congestion import QUEUE_NS, next_window
 
 SHORTEST = 10e6
 QUEUED = SHORTEST + QUEUE_NS + 1e6
