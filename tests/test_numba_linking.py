@@ -178,6 +178,36 @@ def test_nor_inside_of_a_callee(decorator: Any) -> None:
 
 
 @compiled_only
+def test_a_recursion_does_not_compile(tmp_path: Path) -> None:
+    """Parts are linked before a call back has its target: the call went nowhere, and the process died."""
+    (tmp_path / "cycle.py").write_text(_CYCLE)
+    done = subprocess.run(
+        [sys.executable, "cycle.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1, done
+    assert "is part of a recursion" in done.stderr
+
+
+_CYCLE = """
+from paceline.dataplane.compiled import compiled, compiled_apart
+
+@compiled_apart
+def even(n):
+    return n == 0 or (n < 9 and odd(n - 1))
+
+@compiled_apart
+def odd(n):
+    return n == 1 or (n > 1 and even(n - 1))
+
+@compiled
+def ask(n):
+    return even(n)
+
+ask(4)
+"""
+
+
+@compiled_only
 def test_a_closure_that_costs_a_store_does_not_compile() -> None:
     def use(rows: _Rows, at: int) -> int:
         double = lambda x: 2 * x  # noqa: E731

@@ -16,7 +16,7 @@ from typing import Any
 
 import numba
 from llvmlite import binding
-from numba.core import codegen, compiler, errors, ir, typed_passes, untyped_passes
+from numba.core import codegen, compiler, errors, ir, typed_passes, types, untyped_passes
 from numba.core import compiler_machinery as machinery
 from numba.extending import overload
 
@@ -35,9 +35,15 @@ _STORES = (ir.SetItem, ir.StaticSetItem, ir.SetAttr)
 
 @_register_pass(mutates_CFG=True, analysis_only=False)
 class _RefuseInlinedOverloads(_InlineOverloads):  # type: ignore[misc]
-    """Numba's step, which must find nothing to do."""
+    """Numba's step, which must find nothing to do. Nor may a function call itself, at any depth: parts are linked
+    before such a call has a target, and it would jump to nowhere."""
 
     _name = "refuse_inlined_overloads"
+
+    def run_pass(self, state: Any) -> bool:
+        if any(isinstance(kind, types.RecursiveCall) for kind in state.typemap.values()):
+            raise errors.UnsupportedError(f"{state.func_id.func_qualname} is part of a recursion")
+        return bool(super().run_pass(state))
 
     def _run_inliner(self, state: Any, *_: Any) -> bool:
         raise errors.UnsupportedError(

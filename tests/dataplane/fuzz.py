@@ -35,6 +35,7 @@ from paceline.dataplane import wire
 from paceline.dataplane.bits import bit
 from paceline.dataplane.checkers import check_accounts
 from paceline.dataplane.compiled import interpreted
+from paceline.dataplane.congestion import TOGETHER
 from paceline.dataplane.memory import POLICIES
 
 POLICY_NAMES = ("esa", "atp", "switchml", "none")
@@ -63,6 +64,7 @@ ANSWER_NAMES = {
     custody.MULTICAST: "result to all",
     custody.UNICAST: "to one",
     custody.ACKNOWLEDGE: "acknowledgement",
+    custody.PULL_REST: "pull for the rest",
 }
 
 
@@ -129,6 +131,7 @@ class World:
 
     def __init__(self, policy: str, seed: int) -> None:
         self.policy = policy
+        self.steps_begun = 0
         self.switch = sw.new_switches([1, 2], SLOTS, JOBS, WIDTH, POLICIES[policy], NEVER_STALE_NS, seed)
         self.custodians = custody.new_custodians(3, 8, 3, WIDTH)
         self.senders = sending.new_senders(1, 4)
@@ -176,9 +179,11 @@ class World:
         self.custodians.state[0].high = 0
         state = self.senders.state[0]
         state.span, state.slots, state.window_min, state.window_max = 4, SLOTS, 1.0, 8.0
-        state.rto_min_ns, state.rto_max_ns, state.resends_max, state.congestion = 100, 10_000, 10**6, 1
+        state.rto_min_ns, state.rto_max_ns, state.resends_max = 100, 10_000, 10**6
+        state.congestion, state.inquires, state.in_order = TOGETHER, 1, 1
         state.mask, state.fan_in, state.fan_in_upper, state.count = 1, 3, 2, WIDTH
-        state.custody, state.budget = 1, 3
+        state.custody, state.budget = self.steps_begun % 2, 3
+        self.steps_begun += 1
         sending.start(self.senders, 0, 4.0, 1_000)
         sending.release(self.senders, 0, 6)
 
@@ -273,6 +278,8 @@ class World:
                 sending.handle_result(self.senders, 0, packet, self.now_ns)
             elif packet.kind == wire.ACK:
                 sending.handle_ack(self.senders, 0, packet, self.now_ns)
+            elif packet.kind == wire.NACK:
+                sending.handle_nack(self.senders, 0, packet, self.now_ns)
             else:
                 sending.handle_pull(self.senders, 0, packet)
         if self.foreign_bytes() != self.snapshot:

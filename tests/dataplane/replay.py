@@ -33,7 +33,9 @@ def scenario(policy: str, seed: int) -> Star:
     ]
     faults = Faults(0.08 * draw.random(), 0.08 * draw.random(), 0.3 * draw.random())
     # SwitchML needs two aggregators a job.
-    return Star(policy, jobs, slots=draw.randint(8, 12), racks=racks, seed=seed, faults=faults)
+    inquires = draw.random() < 0.8
+    slots = draw.randint(8, 12)
+    return Star(policy, jobs, slots=slots, racks=racks, seed=seed, faults=faults, inquires=inquires)
 
 
 def _fields(records: Any) -> list[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline.dataplane import checkers, custodian, sender, switch, wire
 from paceline.dataplane.bits import NO_BITS, bit
+from paceline.dataplane.congestion import AIMD, FIXED, TOGETHER
 from paceline.dataplane.memory import POLICIES
 
 HOP_NS = 1_000
@@ -90,11 +91,12 @@ class Star:
         faults: Faults = NO_FAULTS,
         seed: int = 0,
         relay: bool = False,
+        inquires: bool = True,
         check_steps: bool = False,
     ) -> None:
         self.policy, self.jobs, self.racks, self.width, self.faults = policy, list(jobs), racks, width, faults
         self.random = np.random.default_rng(seed)
-        self.check_steps = check_steps
+        self.check_steps, self.inquires = check_steps, inquires
         self.events: list[Event] = []
         self.order = self.now_ns = self.steps = 0
         self.violations: list[str] = []
@@ -130,7 +132,10 @@ class Star:
             state.mask = bit(job.racks[:rank].count(job.racks[rank]))
             state.fan_in, state.fan_in_upper = job.racks.count(job.racks[rank]), len(set(job.racks))
             state.count, state.span, state.slots = self.width, pool or span, pool or slots
-            state.pool, state.flush, state.congestion = int(pool > 0), int(pool == 0), int(pool == 0)
+            state.pool, state.flush = int(pool > 0), int(pool == 0)
+            state.inquires = state.in_order = int(self.inquires and not pool)
+            state.congestion = FIXED if pool else TOGETHER if self.inquires else AIMD
+            state.increase = 1.0
             state.window_min, state.window_max = 1.0, float(pool or window)
             state.rto_min_ns, state.rto_max_ns = 12 * HOP_NS, 200 * HOP_NS
             state.reorder_chunks, state.reorder_rtts, state.resends_max = 3, 1.0, 200
@@ -148,6 +153,7 @@ class Star:
             keeper.reminders = keeper.pulls = int(self.policy not in ("atp", "none"))
             keeper.fan_in_upper, keeper.count, keeper.slots = len(set(self.jobs[j].racks)), self.width, slots
             keeper.patience_ns, keeper.patience_max_ns = 10 * HOP_NS, 200 * HOP_NS
+            keeper.reorder_chunks = 3
             for rack in set(self.jobs[j].racks):
                 self.custodians.fan_in[k, rack] = self.jobs[j].racks.count(rack)
 
@@ -271,6 +277,9 @@ class Star:
                 self.violations.append(f"worker {i} took the first result of chunk {chunk} for {news}")
         elif packet.kind == wire.ACK:
             if sender.handle_ack(self.senders, i, packet, self.now_ns):
+                self._pump(i)
+        elif packet.kind == wire.NACK:
+            if sender.handle_nack(self.senders, i, packet, self.now_ns):
                 self._pump(i)
         else:
             wanted = sender.handle_pull(self.senders, i, packet)

@@ -13,7 +13,7 @@ from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender, wire
 from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.checkers import Truth, check_custody
-from paceline.dataplane.custodian import MULTICAST, NEVER_NS, NOTHING, UNICAST
+from paceline.dataplane.custodian import MULTICAST, NEVER_NS, NOTHING, PULL_REST, UNICAST
 from tests.dataplane.headers import WIDTH, Out, header, mask_of
 
 PATIENCE_NS = 100
@@ -83,9 +83,34 @@ def test_what_overlaps_is_dropped_whole(again: tuple[int, ...]) -> None:
     keeper = Keeper((5,))
     keeper.partial(5, 0, 1)
     assert keeper.partial(7, *again).verdict == NOTHING
-    assert keeper.partial(7, 1, 2).verdict == NOTHING
+    assert keeper.partial(7, 1, 2).verdict == PULL_REST
     assert keeper.all.values[0, 0].tolist() == [5, 10]
     assert keeper.count(custody.OVERLAPS) == 2
+
+
+def test_who_is_dropped_with_an_overlap_is_asked_for_its_own_and_nobody_else_is() -> None:
+    keeper = Keeper((5,))
+    keeper.partial(5, 0, 1)
+    out = keeper.partial(7, 1, 2, 3)
+    assert (out.verdict, out.packet.kind, out.packet.flag, out.packet.count) == (PULL_REST, wire.PULL, 0, 0)
+    assert (out.packet.mask, out.packet.custodian) == (mask_of(2, 3), 9)
+    assert Keeper((5,), pulls=0).partial(5, 0).verdict == NOTHING
+
+
+def test_in_several_racks_an_overlap_waits_for_the_timer() -> None:
+    keeper = Keeper((3, 3))
+    keeper.partial(5, 0, 1)
+    assert keeper.partial(7, 1, 2).verdict == NOTHING
+
+
+def test_a_result_tells_the_least_of_its_contributors_windows() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, window=40)
+    keeper.partial(5, 1, window=25)
+    assert keeper.partial(5, 2, window=60).packet.window == 25
+    kept = Keeper()
+    custody.keep_result(kept.all, 0, header(wire.RESULT, window=17), np.zeros((1, WIDTH), np.int32), 0, 0)
+    assert kept.put(header(wire.QUERY)).packet.window == 17
 
 
 @pytest.mark.parametrize(("workers", "verdict"), [((0, 1), NOTHING), ((0, 1, 2), MULTICAST)])
@@ -204,7 +229,7 @@ def test_any_partials_in_any_order_give_the_exact_sum(data: Any) -> None:
 
 def finished() -> Keeper:
     keeper = Keeper()
-    keeper.partial(5, 0, 1, 2, index=3, priority=20, exponent=-4)
+    keeper.partial(5, 0, 1, 2, index=3, priority=20, window=4)
     return keeper
 
 
@@ -216,7 +241,7 @@ def test_a_finished_chunk_answers_with_its_result_again(kind: int, workers: Any,
     keeper = finished()
     out = keeper.put(header(kind, mask=mask_of(*workers), worker=1), 99)
     assert (out.verdict, out.packet.kind, out.packet.worker) == (verdict, wire.RESULT, 1)
-    assert (out.values, out.packet.index, out.packet.exponent) == ((5, 10), 3, -4)
+    assert (out.values, out.packet.index, out.packet.window) == ((5, 10), 3, 4)
     assert keeper.count(custody.REPLAYS) == 1
 
 
@@ -227,18 +252,37 @@ def test_an_answer_for_a_finished_chunk_is_not_answered() -> None:
 def test_a_query_for_what_is_not_finished_asks_for_what_is_missing() -> None:
     """A pull to the asker alone while its contribution is missing, an acknowledgement when it is counted."""
     keeper = Keeper()
+    keeper.partial(7, 1)
     out = keeper.put(header(wire.QUERY, worker=2))
     assert (out.verdict, out.packet.kind, out.packet.flag) == (UNICAST, wire.PULL, wire.FLUSH)
     assert (out.packet.worker, out.packet.count, out.packet.custodian) == (2, 0, 9)
     keeper.partial(5, 0)
     out = keeper.put(header(wire.QUERY, worker=2))
     assert (out.verdict, out.packet.kind, out.packet.worker) == (UNICAST, wire.ACK, 2)
-    assert keeper.all.values[0, 0].tolist() == [5, 10]
+    assert keeper.all.values[0, 0].tolist() == [12, 24]
 
 
-def test_a_query_opens_a_chunk_so_that_the_custodian_asks_for_it() -> None:
+def test_a_query_for_what_nobody_has_brought_yet_has_it_sent_again_by_the_switch() -> None:
+    """Neither here nor in the switch: it was lost, and there is nobody to be asked for it."""
     keeper = Keeper()
-    keeper.put(header(wire.QUERY))
+    out = keeper.put(header(wire.QUERY, worker=2, chunk=3))
+    assert (out.verdict, out.packet.kind, out.packet.worker) == (UNICAST, wire.NACK, 2)
+    assert keeper.round(PATIENCE_NS) == []
+
+
+def test_nor_for_one_that_waits_in_the_switch_without_the_asker() -> None:
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, 2, chunk=3)
+    assert keeper.put(header(wire.QUERY, flag=wire.COLLISION, chunk=2)).packet.kind == wire.NACK
+    assert keeper.put(header(wire.QUERY, chunk=2)).packet.kind == wire.PULL
+
+
+@pytest.mark.parametrize("how", ["asked before", "overtaken"])
+def test_a_query_opens_a_chunk_that_may_be_done_elsewhere_so_that_the_custodian_asks_for_it(how: str) -> None:
+    keeper = Keeper()
+    if how == "overtaken":
+        keeper.partial(5, 0, 1, 2, chunk=3)
+    keeper.put(header(wire.QUERY, flag=wire.FLUSH if how == "asked before" else 0, chunk=2))
     assert [int(packet.kind) for packet in keeper.round(PATIENCE_NS)] == [wire.REMINDER]
 
 
@@ -335,7 +379,7 @@ def test_a_result_of_another_job_is_refused() -> None:
     keeper = Keeper()
     keep(keeper, 23, job=1)
     assert (keeper.count(custody.KEPT), keeper.count(custody.REFUSED)) == (0, 1)
-    assert keeper.put(header(wire.QUERY)).packet.kind == wire.PULL
+    assert keeper.put(header(wire.QUERY)).packet.kind == wire.NACK
 
 
 # --- reminders and pulls ------------------------------------------------------------------------------------
@@ -428,7 +472,40 @@ def test_every_open_chunk_is_asked_for_and_no_other() -> None:
     for chunk in (7, 4, 6):
         keeper.partial(5, 0, chunk=chunk)
     keeper.partial(5, 1, 2, chunk=6)
+    keeper.state.reach = 4
     assert [int(packet.chunk) for packet in keeper.round(PATIENCE_NS)] == [4, 7]
+
+
+def test_of_chunks_that_all_wait_the_oldest_is_asked_for_and_more_when_that_pays() -> None:
+    keeper = Keeper(reminders=0)
+    for chunk in (4, 5, 6, 7):
+        keeper.partial(5, 0, chunk=chunk)
+    assert [int(packet.chunk) for packet in keeper.round(PATIENCE_NS)] == [4]
+    keeper.partial(5, 1, 2, chunk=4)
+    assert keeper.state.reach == 2
+    assert [int(packet.chunk) for packet in keeper.round(3 * PATIENCE_NS)] == [5, 6]
+    # No answer: half as many from the third question on.
+    for turn in range(2, 9):
+        keeper.round(10**turn * PATIENCE_NS)
+    assert keeper.state.reach == 1
+
+
+def test_what_was_overtaken_is_asked_for_whatever_waits_before_it() -> None:
+    keeper = Keeper(reminders=0, reorder_chunks=1)
+    for chunk in (4, 5, 6):
+        keeper.partial(5, 0, chunk=chunk)
+    keeper.partial(5, 0, 1, 2, chunk=7)
+    assert [int(packet.chunk) for packet in keeper.round(PATIENCE_NS)] == [4, 5, 6]
+
+
+def test_what_was_asked_for_often_holds_nobody_back() -> None:
+    """A late copy opened a chunk that is done everywhere: nobody will ever answer."""
+    keeper = Keeper(reminders=0)
+    keeper.partial(5, 0, chunk=4)
+    for turn in range(1, 6):
+        keeper.round(10**turn * PATIENCE_NS)
+    keeper.partial(5, 0, chunk=5)
+    assert [int(packet.chunk) for packet in keeper.round(10**7 * PATIENCE_NS)] == [4, 5]
 
 
 def test_a_chunk_that_is_not_overdue_sets_the_next_timer() -> None:

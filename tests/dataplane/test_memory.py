@@ -11,7 +11,7 @@ from paceline.dataplane import memory, wire
 from paceline.dataplane.bits import seed_word
 from tests.dataplane.headers import WIDTH, header, mask_of
 
-CARRIED = ("chunk", "job", "epoch", "mask", "count", "exponent", "fan_in", "fan_in_upper")
+CARRIED = ("chunk", "job", "epoch", "mask", "count", "window", "fan_in", "fan_in_upper")
 CARRIED += ("custodian", "worker", "rack", "level", "priority", "flag")
 """What an aggregator keeps of a packet."""
 
@@ -23,7 +23,7 @@ def full(seed: int) -> Any:
         job=seed,
         epoch=65_535 - seed,
         mask=2**64 - seed,
-        exponent=-seed,
+        window=seed,
         fan_in=64 - seed,
         fan_in_upper=60 - seed,
         custodian=65_535 - seed,

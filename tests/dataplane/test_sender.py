@@ -122,7 +122,7 @@ def test_a_sender_that_starts_again_has_forgotten_everything() -> None:
     sender.send()
     sender.result(0, 40)
     sender.timeout(10**6)
-    for counter in ("sent", "resent", "timeouts", "duplicates", "marks"):
+    for counter in ("sent", "resent", "timeouts", "duplicates", "marks", "losses", "round_losses"):
         sender.state[counter] = 0
     sending.start(sender.all, 0, 4.0, RTO_NS)
     assert sender.state.tobytes() == fresh
@@ -507,6 +507,134 @@ def test_marked_receipts_halve_and_unmarked_ones_grow() -> None:
     assert sender.state.window == 4.0
     sending.handle_receipts(sender.all, 0, 3, False, 20)
     assert sender.state.window == 4.25
+
+
+# --- questions ----------------------------------------------------------------------------------------------
+
+
+def asking(chunks: int = 100, **fields: Any) -> Sender:
+    """A sender that asks for what is overdue."""
+    return started(chunks, inquires=1, in_order=1, congestion=3, increase=1.0, rto_min_ns=160, **fields)
+
+
+def ask(sender: Sender, now_ns: int) -> list[tuple[int, int]]:
+    """The questions that are due: chunk and flag. Whatever else would be sent is not polled."""
+    sender.timeout(now_ns)
+    found = []
+    while sender.state.asking > 0:
+        packet = sender.poll(now_ns)
+        assert packet.kind == wire.QUERY
+        assert packet.count == 0
+        found.append((int(packet.chunk), int(packet.flag)))
+    return found
+
+
+def told(sender: Sender, kind: int, chunk: int, now_ns: int, **fields: Any) -> bool:
+    packet = header(kind, **{"chunk": chunk, "worker": 1, "job": 2, "mask": 2, "rack": 0, **fields})
+    handle = sending.handle_ack if kind == wire.ACK else sending.handle_nack
+    return bool(handle(sender.all, 0, packet, now_ns))
+
+
+def test_of_chunks_that_all_wait_the_oldest_is_asked_for_and_nothing_is_sent_again() -> None:
+    sender = asking()
+    assert sender.send() == [0, 1, 2, 3]
+    assert ask(sender, RTO_NS - 1) == []
+    assert ask(sender, RTO_NS) == [(0, 0)]
+    assert (sender.state.resent, sender.state.losses) == (0, 0)
+    assert sender.state.window == 4.0
+
+
+def test_questions_back_off_and_from_the_second_on_take_along_what_waits() -> None:
+    sender = asking()
+    sender.send()
+    assert ask(sender, RTO_NS) == [(0, 0)]
+    assert ask(sender, 2 * RTO_NS) == []
+    due = int(sender.state.timer_ns)
+    assert 3 * RTO_NS <= due <= 4 * RTO_NS
+    assert ask(sender, due) == [(0, wire.FLUSH)]
+
+
+def test_an_answer_that_it_is_counted_gives_patience_and_a_round_trip_and_sends_nothing() -> None:
+    sender = asking()
+    sender.send()
+    ask(sender, RTO_NS)
+    assert not told(sender, wire.ACK, 0, RTO_NS + 50)
+    assert sender.state.srtt_ns == 50.0, "from the question to the answer nobody was waited for"
+    assert sender.send(RTO_NS + 50) == []
+    assert ask(sender, RTO_NS + 100) == []
+
+
+def test_an_answer_that_it_is_missing_sends_it_again_by_the_switch_and_asks_for_what_went_with_it() -> None:
+    sender = asking()
+    sender.send()
+    ask(sender, RTO_NS)
+    assert told(sender, wire.NACK, 0, RTO_NS + 50)
+    packet = sender.poll(RTO_NS + 50)
+    assert (packet.kind, packet.chunk, packet.flag) == (wire.GRADIENT, 0, 0)
+    assert (sender.state.losses, sender.state.nacks) == (1, 1)
+    assert [chunk for chunk, _ in ask(sender, RTO_NS + 60)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("wrong", [{"worker": 2}, {"epoch": 1}, {"chunk": 1}, {"chunk": 50}])
+def test_an_answer_that_nobody_asked_for_changes_nothing(wrong: dict[str, int]) -> None:
+    sender = asking()
+    sender.send()
+    ask(sender, RTO_NS)
+    before = sender.state.tobytes(), sender.all.flights.tobytes()
+    assert not told(sender, wire.NACK, **{"chunk": 0, "now_ns": RTO_NS + 50, **wrong})
+    assert (sender.state.tobytes(), sender.all.flights.tobytes()) == before
+
+
+def test_what_results_have_overtaken_is_asked_for_without_waiting_for_the_timer() -> None:
+    sender = asking(span=16, window=8.0, reorder_rtts=2.0)
+    sender.send()
+    for chunk in (0, 2, 3, 5, 6, 7):
+        sender.result(chunk, 20, worker=1)
+    assert sender.state.srtt_ns == 20.0
+    assert sender.state.timer_ns == 2 * 20 + 160 // 16
+    assert [chunk for chunk, _ in ask(sender, 60)] == [1, 4]
+    assert sender.state.timeouts == 0, "nobody is late"
+
+
+def test_a_result_that_comes_for_the_asking_was_lost_on_its_way() -> None:
+    sender = asking(span=16, window=8.0)
+    sender.send()
+    for chunk in (0, 2, 3, 4, 5):
+        sender.result(chunk, 20, worker=1)
+    ask(sender, 100)
+    sender.result(1, 120)
+    assert sender.state.losses == 1
+    # But not where it was slow for want of an aggregator, or waited for another's contribution.
+    for late, fields in ((6, {"flag": wire.COLLISION}), (7, {})):
+        sender.send(200)
+        for chunk in range(int(sender.state.highest_done) + 1, int(sender.state.next)):
+            if chunk not in (6, 7):
+                sender.result(chunk, 220)
+        ask(sender, 10_000)
+        told(sender, wire.ACK, late, 10_010) if late == 7 else None
+        sender.result(late, 10_020, **fields)
+    assert sender.state.losses == 1
+
+
+def test_only_who_came_last_learns_from_a_round_trip_unless_it_is_shorter_than_all() -> None:
+    sender = asking(window=8.0, span=16)
+    sender.send()
+    sender.result(0, 500, worker=2)
+    assert (sender.state.srtt_ns, sender.state.round_rtts) == (500.0, 0), "the first is an upper bound"
+    sender.result(1, 900, worker=2)
+    assert sender.state.srtt_ns == 500.0, "it waited for another"
+    sender.result(2, 900, worker=1)
+    assert sender.state.srtt_ns == 550.0
+    assert sender.state.round_rtts == 1
+
+
+def test_a_pull_by_the_custodian_sends_it_again_to_the_custodian() -> None:
+    sender = asking()
+    sender.send()
+    packet = header(wire.PULL, chunk=2, mask=2, job=2)
+    assert sending.handle_pull(sender.all, 0, packet) == sending.POLL
+    again = sender.poll(10)
+    assert (again.kind, again.chunk, again.flag) == (wire.GRADIENT, 2, wire.FLUSH)
 
 
 # --- pools: SwitchML ----------------------------------------------------------------------------------------

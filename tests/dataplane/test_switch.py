@@ -1,12 +1,15 @@
 """The switch program, rule by rule: each test names the rule it holds the switch to."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from paceline.dataplane import switch as sw
 from paceline.dataplane import wire
 from paceline.dataplane.checkers import check_accounts
 from paceline.dataplane.memory import ANSWERED, EMPTY, FILLING, HELD
-from tests.dataplane.headers import STALE_NS, Bench, header, mask_of
+from tests.dataplane.headers import STALE_NS, Bench, Out, header, mask_of
 
 DYNAMIC = ["atp", "esa", "always-preempt", "coin-flip"]
 EVERY = ["switchml", *DYNAMIC]
@@ -135,11 +138,11 @@ def test_no_policy_sends_everything_to_the_custodian() -> None:
 
 def test_a_higher_priority_swaps_and_the_old_partial_leaves_for_its_own_custodian() -> None:
     bench = Bench("esa")
-    bench.gradient(1, 5, custodian=3, fan_in=4, exponent=2, chunk=8)
+    bench.gradient(1, 5, custodian=3, fan_in=4, window=2, chunk=8)
     out = bench.gradient(0, 9, job=1, priority=11, custodian=6, chunk=4)
     packet = out.packet
     assert (out.verdict, packet.kind, packet.job, packet.chunk) == (sw.TO_CUSTODIAN, wire.PARTIAL, 0, 8)
-    assert (packet.custodian, packet.mask, packet.fan_in, packet.exponent) == (3, mask_of(1), 4, 2)
+    assert (packet.custodian, packet.mask, packet.fan_in, packet.window) == (3, mask_of(1), 4, 2)
     assert out.values == (5, 10)
     slot = bench.slot(0)
     assert (slot.job, slot.chunk, slot.priority, slot.custodian) == (1, 4, 11, 6)
@@ -438,7 +441,7 @@ def test_a_result_frees_what_a_late_duplicate_claimed(policy: str) -> None:
     assert bench.slot(0).state == EMPTY
 
 
-@pytest.mark.parametrize("kind", [wire.PARTIAL, wire.ANSWER, wire.QUERY, wire.ACK])
+@pytest.mark.parametrize("kind", [wire.PARTIAL, wire.ANSWER])
 def test_what_is_for_hosts_passes_untouched(kind: int) -> None:
     bench = Bench("esa")
     bench.gradient(0, 5)
@@ -446,6 +449,98 @@ def test_what_is_for_hosts_passes_untouched(kind: int) -> None:
     before = packet.tobytes(), bench.switch.memory.slots.tobytes()
     assert bench.put(packet, 3).verdict == sw.TO_CUSTODIAN
     assert (packet.tobytes(), bench.switch.memory.slots.tobytes()) == before
+
+
+# --- queries ------------------------------------------------------------------------------------------------
+
+
+def ask(bench: Bench, worker: int, s: int = 0, **fields: Any) -> Out:
+    return bench.put(header(wire.QUERY, worker=worker, mask=mask_of(worker), count=0, **fields), s=s)
+
+
+@pytest.mark.parametrize("kind", [wire.ACK, wire.NACK])
+def test_an_answer_goes_to_the_worker_that_asked(kind: int) -> None:
+    assert Bench("esa").put(header(kind, worker=1)).verdict == sw.TO_WORKER
+
+
+def test_who_is_counted_is_told_so_and_nothing_leaves() -> None:
+    bench = Bench("esa")
+    bench.gradient(0, 5)
+    before = bench.switch.memory.slots.tobytes()
+    out = ask(bench, 0)
+    assert (out.verdict, out.packet.kind, out.packet.worker) == (sw.TO_WORKER, wire.ACK, 0)
+    assert bench.switch.memory.slots.tobytes() == before
+
+
+def test_who_asks_again_takes_along_what_waits() -> None:
+    bench = Bench("esa")
+    bench.gradient(0, 5)
+    out = ask(bench, 0, flag=wire.FLUSH)
+    assert (out.verdict, out.packet.kind, out.packet.mask, out.values) == (
+        sw.TO_CUSTODIAN, wire.PARTIAL, mask_of(0), (5, 10),
+    )  # fmt: skip
+    assert bench.slot(0).state == EMPTY
+
+
+def test_who_is_missing_from_a_sum_that_waits_is_told_by_the_custodian() -> None:
+    """Its contribution was lost, or left with an aggregator that was taken: the switch cannot tell the two apart."""
+    bench = Bench("esa")
+    bench.gradient(0, 5)
+    out = ask(bench, 1)
+    assert (out.verdict, out.packet.kind, out.packet.flag) == (sw.TO_CUSTODIAN, wire.QUERY, wire.COLLISION)
+
+
+@pytest.mark.parametrize("fields", [{"chunk": 8}, {"index": 2}, {"index": 99}, {"epoch": 1}])
+def test_of_what_is_not_here_the_custodian_is_asked(fields: Any) -> None:
+    bench = Bench("esa")
+    bench.gradient(0, 5)
+    out = ask(bench, 0, **fields)
+    assert (out.verdict, out.packet.kind, out.packet.flag) == (sw.TO_CUSTODIAN, wire.QUERY, 0)
+
+
+@pytest.mark.parametrize("fields", [{"flag": wire.CUSTODY}, {"mask": np.uint64(0)}, {"share": np.uint64(7)}])
+def test_help_is_the_custodians_matter(fields: Any) -> None:
+    bench = Bench("esa")
+    bench.gradient(0, 5)
+    assert (
+        bench.put(header(wire.QUERY, **{"worker": 0, "mask": mask_of(0), **fields})).verdict
+        == sw.TO_CUSTODIAN
+    )
+
+
+def test_atp_sends_a_complete_sum_again_when_somebody_asks_for_it() -> None:
+    bench = Bench("atp")
+    bench.gradient(0, 5)
+    bench.gradient(1, 7)
+    assert bench.slot(0).state == HELD
+    out = ask(bench, 0)
+    assert (out.verdict, out.packet.kind, out.values) == (sw.TO_CUSTODIAN, wire.PARTIAL, (12, 24))
+
+
+def test_a_query_climbs_to_where_its_rack_is_counted() -> None:
+    bench = Bench("esa", levels=(1, 2))
+    fields = {"fan_in": 1, "fan_in_upper": 2}
+    up = bench.gradient(0, 5, rack=1, **fields)
+    assert up.verdict == sw.UP
+    bench.put(up.packet, 5, s=1)
+    asked = ask(bench, 0, rack=1, **fields)
+    assert asked.verdict == sw.UP
+    answer = bench.put(asked.packet, s=1)
+    assert (answer.verdict, answer.packet.kind) == (sw.DOWN_ONE, wire.ACK)
+    assert bench.put(answer.packet).verdict == sw.TO_WORKER
+    other = bench.put(ask(bench, 0, rack=0, **fields).packet, s=1)
+    assert (other.verdict, other.packet.kind, other.packet.flag) == (
+        sw.TO_CUSTODIAN,
+        wire.QUERY,
+        wire.COLLISION,
+    )
+
+
+def test_a_result_names_who_came_last_and_the_least_window() -> None:
+    bench = Bench("esa")
+    bench.gradient(1, 5, window=30)
+    out = bench.gradient(0, 7, window=90)
+    assert (out.packet.kind, out.packet.worker, out.packet.window) == (wire.RESULT, 0, 30)
 
 
 def test_a_pull_goes_to_the_members_below() -> None:

@@ -19,7 +19,7 @@ def unsigned(bits: int) -> Any:
 
 FIELDS = {
     "kind": st.integers(wire.GRADIENT, wire.ACK),
-    "flag": st.integers(0, 63),
+    "flag": st.integers(0, 31),
     "priority": unsigned(8),
     "job": unsigned(16),
     "chunk": st.one_of(st.sampled_from([0, 1, 2**62 - 1]), st.integers(0, 2**62 - 1)),
@@ -35,7 +35,7 @@ FIELDS = {
     "custodian": unsigned(16),
     "share": unsigned(64),
     "owner": unsigned(16),
-    "exponent": st.integers(-(2**15), 2**15 - 1),
+    "window": st.integers(0, 2**16 - 1),
     "offer": unsigned(32),
     "tag": unsigned(64),
 }
@@ -115,9 +115,11 @@ BAD = {
     "first magic byte": (changed(0, 0), wire.BAD_MAGIC),
     "second magic byte": (changed(1, 0), wire.BAD_MAGIC),
     "version 0": (changed(2, 0), wire.BAD_VERSION),
-    "version 2": (changed(2, 2), wire.BAD_VERSION),
+    "version 1": (changed(2, 1), wire.BAD_VERSION),
+    "version 3": (changed(2, 3), wire.BAD_VERSION),
     "kind 0": (changed(3, 0), wire.BAD_KIND),
-    "kind 9": (changed(3, 9), wire.BAD_KIND),
+    "kind 10": (changed(3, 10), wire.BAD_KIND),
+    "flag 32": (changed(4, 32), wire.BAD_FLAGS),
     "flag 64": (changed(4, 64), wire.BAD_FLAGS),
     "flag 128": (changed(4, 128), wire.BAD_FLAGS),
     "2049 elements": (wire.encode(header(count=2049)), wire.BAD_COUNT),
@@ -216,5 +218,5 @@ def test_bytes_past_the_length_given_do_not_matter() -> None:
 
 
 def test_every_kind_and_flag_is_explained() -> None:
-    assert sorted(wire.KIND_NAMES) == list(range(wire.GRADIENT, wire.ACK + 1))
-    assert sum(wire.FLAG_NAMES) == 63
+    assert sorted(wire.KIND_NAMES) == list(range(wire.GRADIENT, wire.NACK + 1))
+    assert sum(wire.FLAG_NAMES) == 31

@@ -235,7 +235,7 @@ def test_roles_change_as_listed() -> None:
     [("esa", 3, 0, "idle"), ("esa", 3, 1, "done"), ("switchml", 3, 0, "idle"), ("switchml", 9, 0, "queued")],
 )
 def test_a_result_may_come_before_the_resend(policy: str, released: int, chunk: int, after: str) -> None:
-    star = Star(policy, [Job((0, 0), 9)], slots=6)
+    star = Star(policy, [Job((0, 0), 9)], slots=6, inquires=False)
     sender.release(star.senders, 0, released)
     while sender.poll_transmit(star.senders, 0, star._blank().packet, 0):
         pass

@@ -15,6 +15,7 @@ import numpy as np
 
 from paceline.dataplane import auth, custodian, sender, wire
 from paceline.dataplane.bits import NO_BITS, bit
+from paceline.dataplane.congestion import FIXED, TOGETHER
 from paceline.live import sockets, udp
 
 MS = 1_000_000
@@ -128,7 +129,9 @@ class Workers:
             state.mask = bit(racks[:i].count(rack))
             state.fan_in, state.fan_in_upper = racks.count(rack), len(self.ports)
             state.count, state.span, state.slots = self.count, pool or span, pool or slots
-            state.pool, state.flush, state.congestion = int(pool > 0), int(pool == 0), int(pool == 0)
+            state.pool, state.flush = int(pool > 0), int(pool == 0)
+            state.inquires = state.in_order = int(pool == 0)
+            state.congestion, state.increase = FIXED if pool else TOGETHER, 1.0
             state.window_min, state.window_max = 1.0, float(pool or window)
             state.rto_min_ns, state.rto_max_ns = 20 * MS, 500 * MS
             state.reorder_chunks, state.reorder_rtts, state.resends_max = 3, 1.0, 1000
@@ -243,10 +246,12 @@ class Workers:
                 self._send(i, self.addresses[packet.custodian])
         elif kind == wire.ACK:
             sender.handle_ack(self.senders, i, packet, now_ns)
+        elif kind == wire.NACK:
+            sender.handle_nack(self.senders, i, packet, now_ns)
         else:
             verdict = custodian.handle_packet(self.custodians, i, packet, self.values, 0, now_ns)
             packet.custodian = i
-            if verdict == custodian.MULTICAST:
+            if verdict in (custodian.MULTICAST, custodian.PULL_REST):
                 self._send(i, self._switch_for(i, chunk))
             elif verdict == custodian.UNICAST:
                 self._send(i, self.addresses[packet.worker])

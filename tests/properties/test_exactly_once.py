@@ -42,6 +42,7 @@ def stars(draw: Any, policy: str, check_steps: bool = False) -> Star:
         faults=draw(faults, label="faults"),
         seed=draw(st.integers(0, 2**32), label="seed"),
         relay=draw(st.booleans(), label="relay"),
+        inquires=draw(st.sampled_from([True, True, False]), label="inquires"),
         check_steps=check_steps,
     )
 

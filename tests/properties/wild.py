@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane import checkers, custodian, sender, switch, wire
+from paceline.dataplane.congestion import AIMD, TOGETHER
 from paceline.dataplane.memory import POLICIES
 from tests.properties.coordinator import Coordinator, MissingError, Part, Plan
 
@@ -31,7 +32,7 @@ class Wild:
 
     def __init__(self, seed: int, policy: str, racks: int, help_mode: str = "both", rules: str = "") -> None:
         self.draw = draw = random.Random(seed)
-        self.rules, self.policy = rules, policy
+        self.rules, self.policy, self.seed = rules, policy, seed
         self.count = draw.randint(2 if racks == 1 else 3, 6)
         homes = [w % racks for w in range(self.count)]
         self.batches, self.iterations = draw.randint(1, 6), draw.randint(1, 2)
@@ -74,13 +75,10 @@ class Wild:
         for w in range(self.count):
             state = self.senders.state[w]
             state.worker, state.rack, state.fan_in_upper = w, self.homes[w], self.racks
-            state.count, state.span, state.slots, state.flush, state.congestion = (
-                WIDTH,
-                self.span,
-                self.slots,
-                1,
-                1,
-            )
+            state.count, state.span, state.slots, state.flush = WIDTH, self.span, self.slots, 1
+            state.inquires = state.in_order = int(self.seed % 4 != 0)
+            state.congestion = TOGETHER if state.inquires else AIMD
+            state.increase = 1.0
             state.window_min, state.window_max, state.budget = 1.0, 4.0, self.draw.randint(1, self.span)
             state.rto_min_ns, state.rto_max_ns = 30 * STEP_NS, 400 * STEP_NS
             state.reorder_chunks, state.reorder_rtts, state.resends_max = 2, 1.0, 10**6
@@ -91,6 +89,7 @@ class Wild:
             keeper.endpoint, keeper.ring, keeper.reminders, keeper.pulls = w, 2 * self.span, 1, 1
             keeper.fan_in_upper, keeper.count, keeper.slots = self.racks, WIDTH, self.slots
             keeper.patience_ns, keeper.patience_max_ns = 60 * STEP_NS, 600 * STEP_NS
+            keeper.reorder_chunks = 2
             for rack in range(self.racks):
                 self.custodians.fan_in[w, rack] = self.homes.count(rack)
         # Columns, as views: much faster to read than records.
@@ -207,6 +206,9 @@ class Wild:
                 self._take_result(w, chunk, p)
         elif kind == wire.ACK:
             if sender.handle_ack(self.senders, w, packet, self.now_ns):
+                self._pump(w)
+        elif kind == wire.NACK:
+            if sender.handle_nack(self.senders, w, packet, self.now_ns):
                 self._pump(w)
         else:
             wanted = sender.handle_pull(self.senders, w, packet)

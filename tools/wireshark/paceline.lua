@@ -9,11 +9,11 @@ local paceline = Proto("paceline", "Paceline in-network aggregation")
 
 local KINDS = {
   [1] = "gradient", [2] = "partial", [3] = "result", [4] = "reminder",
-  [5] = "pull", [6] = "answer", [7] = "query", [8] = "ack",
+  [5] = "pull", [6] = "answer", [7] = "query", [8] = "ack", [9] = "nack",
 }
 local HEADER_BYTES = 64
 local MAGIC = 0x5041
-local VERSION = 1
+local VERSION = 2
 
 local f = {
   magic = ProtoField.uint16("paceline.magic", "Magic", base.HEX),
@@ -25,7 +25,6 @@ local f = {
   collision = ProtoField.bool("paceline.flag.collision", "Collision", 8, nil, 0x04),
   result = ProtoField.bool("paceline.flag.result", "Result", 8, nil, 0x08),
   custody = ProtoField.bool("paceline.flag.custody", "Custody", 8, nil, 0x10),
-  saturated = ProtoField.bool("paceline.flag.saturated", "Saturated", 8, nil, 0x20),
   priority = ProtoField.uint8("paceline.priority", "Priority"),
   job = ProtoField.uint16("paceline.job", "Job"),
   chunk = ProtoField.uint64("paceline.chunk", "Chunk"),
@@ -41,7 +40,7 @@ local f = {
   custodian = ProtoField.uint16("paceline.custodian", "Custodian"),
   share = ProtoField.uint64("paceline.share", "Share", base.HEX),
   owner = ProtoField.uint16("paceline.owner", "Owner"),
-  exponent = ProtoField.int16("paceline.exponent", "Exponent"),
+  window = ProtoField.uint16("paceline.window", "Window"),
   offer = ProtoField.uint32("paceline.offer", "Offered aggregator"),
   tag = ProtoField.uint64("paceline.tag", "Tag", base.HEX),
   payload = ProtoField.bytes("paceline.payload", "Elements, 32 bits each, little-endian"),
@@ -58,9 +57,9 @@ local LAYOUT = {
   { "job", 6, 2 }, { "chunk", 8, 8 }, { "epoch", 16, 2 }, { "count", 18, 2 }, { "index", 20, 4 },
   { "mask", 24, 8 }, { "fan_in", 32, 1 }, { "fan_in_upper", 33, 1 }, { "rack", 34, 1 }, { "level", 35, 1 },
   { "worker", 36, 2 }, { "custodian", 38, 2 }, { "share", 40, 8 }, { "owner", 48, 2 },
-  { "exponent", 50, 2 }, { "offer", 52, 4 }, { "tag", 56, 8 },
+  { "window", 50, 2 }, { "offer", 52, 4 }, { "tag", 56, 8 },
 }
-local FLAGS = { "ecn", "flush", "collision", "result", "custody", "saturated" }
+local FLAGS = { "ecn", "flush", "collision", "result", "custody" }
 
 local function is_ours(buffer)
   return buffer:len() >= HEADER_BYTES and buffer(0, 2):uint() == MAGIC and buffer(2, 1):uint() == VERSION

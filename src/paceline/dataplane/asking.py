@@ -2,6 +2,10 @@
 
 `handle_timeout` begins a round over the open chunks, `poll_transmit` gives what is overdue. At each chunk a reminder
 and a pull take turns, with back-off. A pull names what is missing: workers, racks, or micro-batches of one owner.
+
+Where a worker is late, every chunk waits, and asking for each would only fill the links. So a custodian asks for chunks
+that later ones have overtaken, and for the `reach` oldest: one, twice as many when an answer completes a chunk, half as
+many when there is none.
 """
 
 from typing import Any
@@ -11,6 +15,8 @@ from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.custodian_state import LED_IN_PART, OPEN, PULLS_SENT, REMINDERS_SENT, Custodians
 from paceline.dataplane.sender_state import NEVER_NS
 from paceline.dataplane.wire import MAGIC, PULL, REMINDER, VERSION
+
+_ATTEMPTS_FEW = 4
 
 
 @compiled
@@ -26,6 +32,7 @@ def handle_timeout(custodians: Custodians, k: int, now_ns: int) -> None:
             break
         custodian.low += 1
     custodian.cursor = custodian.low
+    custodian.seen = 0
 
 
 @compiled
@@ -41,7 +48,17 @@ def poll_transmit(custodians: Custodians, k: int, packet: Any) -> bool:
         if entry.state != OPEN or entry.chunk != custodian.cursor - 1:
             continue
         overdue = entry.due_ns <= custodian.now_ns
+        if entry.attempts < _ATTEMPTS_FEW:
+            # What has been asked for often may be done everywhere, a late copy of it having come; it holds nobody back.
+            custodian.seen += 1
+        overtaken = entry.chunk + custodian.reorder_chunks <= custodian.passed
+        if overdue and custodian.seen > custodian.reach and not overtaken and entry.custody == 0:
+            # Somebody is late, and those before it tell of that.
+            custodian.timer_ns = min(custodian.timer_ns, custodian.now_ns + custodian.patience_ns)
+            continue
         if overdue:
+            if entry.attempts >= 2:
+                custodian.reach = max(1, custodian.reach // 2)
             hurries = entry.led == LED_IN_PART and custodian.patience_led_ns > 0
             patience_ns = custodian.patience_led_ns if hurries else custodian.patience_ns
             wait_ns = patience_ns << min(entry.attempts // 2, 10)
@@ -81,7 +98,7 @@ def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> Non
     packet.custodian = custodian.endpoint
     packet.share = NO_BITS
     packet.owner = 0
-    packet.exponent = 0
+    packet.window = 0
     packet.offer = 0
     packet.tag = NO_BITS
     if custodian.fan_in_upper > 1:

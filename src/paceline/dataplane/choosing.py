@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.congestion import window_of
 from paceline.dataplane.flights import mark_credited, stop_asking
 from paceline.dataplane.pacing import due_ns
-from paceline.dataplane.sender_state import LOST, Senders
-from paceline.dataplane.wire import CUSTODY, QUERY
+from paceline.dataplane.sender_state import LOST, SENT, Senders
+from paceline.dataplane.wire import CUSTODY, FLUSH, QUERY
 
 
 @compiled
@@ -24,12 +25,14 @@ def next_chunk(senders: Senders, i: int) -> int:
             for k in range(sender.span):
                 if senders.flights[i, k].state == LOST:
                     return int(senders.flights[i, k].chunk)
-        if sender.budget > 0 and sender.unfinished - sender.credited - sender.lost >= sender.window:
-            # With credit there may be more to send again than the window holds, after an epoch's end.
-            return -1
+        full = sender.budget > 0 and sender.unfinished - sender.credited - sender.lost >= window_of(sender)
         chunk = max(sender.resend_from, sender.oldest)
         while chunk < sender.next:
             if senders.flights[i, chunk % sender.span].state == LOST:
+                if full and chunk > sender.oldest:
+                    # With credit there may be more to send again than the window holds, after an epoch's end. What
+                    # all wait for goes in any case.
+                    return -1
                 sender.resend_from = chunk + 1
                 return int(chunk)
             chunk += 1
@@ -44,10 +47,10 @@ def next_chunk(senders: Senders, i: int) -> int:
     under_way = sender.unfinished - sender.credited
     if sender.in_order != 0 and sender.custody == 0:
         # What was overtaken is not on the way any more; sent again, it is little.
-        under_way -= min(sender.behind, np.int64(sender.window))
+        under_way -= min(sender.behind, np.int64(window_of(sender)))
     if (
         sender.next < sender.released
-        and under_way < sender.window
+        and under_way < window_of(sender)
         and sender.next < sender.oldest + sender.span
         and (sender.budget == 0 or sender.next < sender.oldest + sender.budget)
         and (sender.limit == 0 or sender.next < sender.limit)
@@ -90,6 +93,9 @@ def poll_query(senders: Senders, i: int, packet: Any) -> bool:
             sender.queries += 1
             packet.kind = QUERY
             packet.flag = CUSTODY if sender.custody != 0 else 0
+            if flight.state != SENT or flight.backoff > 1:
+                # Asked before, or nothing of ours is missing: those who are missing may have the result already.
+                packet.flag |= FLUSH
             packet.chunk = flight.chunk
             packet.count = 0
             packet.index = flight.index

@@ -54,6 +54,7 @@ from paceline.dataplane.custodian_state import (
     OPEN,
     OUTDATED,
     OVERLAPS,
+    PULL_REST,
     PULLS_SENT,
     REFUSED,
     REMINDERS_SENT,
@@ -71,6 +72,7 @@ from paceline.dataplane.entries import (
     is_led,
     make_result,
     open_entry,
+    pass_by,
 )
 from paceline.dataplane.sender_state import NEVER_NS
 from paceline.dataplane.shares import is_sound
@@ -79,6 +81,7 @@ from paceline.dataplane.wire import (
     COLLISION,
     ECN,
     FLUSH,
+    NACK,
     PARTIAL,
     PULL,
     QUERY,
@@ -104,6 +107,7 @@ __all__ = [
     "OUTDATED",
     "OVERLAPS",
     "PULLS_SENT",
+    "PULL_REST",
     "REFUSED",
     "REMINDERS_SENT",
     "REPLAYS",
@@ -112,6 +116,7 @@ __all__ = [
     "Custodians",
     "begin_epoch",
     "custodian_for",
+    "follow",
     "forget",
     "handle_packet",
     "handle_timeout",
@@ -161,6 +166,8 @@ def handle_packet(custodians: Custodians, k: int, packet: Any, buffer: Any, row:
         copy_in(custodians, k, at, buffer, row, True)
         entry.flag = packet.flag & COLLISION
         entry.offer = packet.offer
+        # Of the workers now, it says nothing.
+        entry.window = 0
         return finish(custodians, k, at, packet, buffer, row)
     if packet.share and not has_room(custodians, k, at, packet.owner):
         custodians.counters[k, REFUSED] += 1
@@ -212,7 +219,8 @@ def keep_result(custodians: Custodians, k: int, packet: Any, buffer: Any, row: i
         copy_in(custodians, k, at, buffer, row, True)
         entry.flag = packet.flag & COLLISION
         entry.offer = packet.offer
-        entry.state = FINISHED
+        entry.window = packet.window
+        pass_by(custodians, k, at)
         custodians.counters[k, KEPT] += 1
 
 
@@ -226,10 +234,11 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
             custodians.counters[k, OVERLAPS] += 1
             if packet.flag & WITH_CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
                 return acknowledge(custodians, k, packet) if is_led(custodians, k, at, packet) else NOTHING
-            return NOTHING
+            return _pull_rest(custodians, k, at, packet)
         clear(custodians, k, at)
     custodians.counters[k, ACCEPTED] += 1
     entry.flag |= packet.flag & (COLLISION | ECN)
+    entry.window = min(entry.window, packet.window)
     if packet.index != entry.index:
         # Workers have come to use different aggregators for this place in the window: the offer brings them together.
         entry.flag |= COLLISION
@@ -241,6 +250,39 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     if packet.flag & WITH_CUSTODY and packet.level == 1:
         return count_leaders(custodians, k, at, packet, now_ns)
     return NOTHING
+
+
+@compiled_inner
+def _pull_rest(custodians: Custodians, k: int, at: int, packet: Any) -> int:
+    """A partial that overlaps cannot be merged: those in it that are not counted are asked, and they alone.
+
+    Where racks or shares are involved, the custodian's timer asks.
+    """
+    custodian = custodians.state[k]
+    rest = packet.mask & ~custodians.masks[k, at, packet.rack]
+    with_shares = packet.share != NO_BITS or custodians.chunks[k, at].owners != 0
+    if custodian.pulls == 0 or custodian.fan_in_upper > 1 or with_shares or rest == NO_BITS:
+        return NOTHING
+    if packet.flag & WITH_CUSTODY:
+        return NOTHING
+    custodians.counters[k, PULLS_SENT] += 1
+    packet.kind = PULL
+    packet.flag = 0
+    packet.mask = rest
+    packet.count = 0
+    packet.custodian = custodian.endpoint
+    return PULL_REST
+
+
+@compiled
+def follow(custodians: Custodians, k: int, sender: Any) -> None:
+    """A custodian beside a worker is as patient as the worker's round trips tell; call after the worker's results."""
+    custodian = custodians.state[k]
+    if custodian.patience_rtts > 0.0 and sender.rounds != custodian.rounds and sender.srtt_ns > 0.0:
+        custodian.rounds = sender.rounds
+        patience_ns = max(np.int64(custodian.patience_rtts * sender.srtt_ns), custodian.patience_min_ns)
+        custodian.patience_led_ns = min(patience_ns, custodian.patience_max_ns)
+        custodian.patience_ns = max(custodian.patience_led_ns, custodian.patience_helping_ns)
 
 
 @compiled_apart
@@ -255,7 +297,16 @@ def _query(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) ->
         return NOTHING
     if packet.epoch > custodians.state[k].epoch:
         begin_epoch(custodians, k, packet.epoch)
-    if entry.state == ABSENT or entry.chunk < packet.chunk:
+    absent = entry.state == ABSENT or entry.chunk < packet.chunk
+    waits = packet.flag & COLLISION or packet.chunk > custodians.state[k].passed
+    if absent and waits and packet.flag & (WITH_CUSTODY | FLUSH) == 0:
+        # Others wait for it in the switch, or it is new: nobody needs to be asked for it.
+        packet.kind = NACK
+        packet.flag = 0
+        packet.count = 0
+        packet.custodian = custodians.state[k].endpoint
+        return UNICAST
+    if absent:
         open_entry(custodians, k, at, packet, now_ns)
     if includes(custodians, k, at, packet):
         acknowledge(custodians, k, packet)

@@ -13,7 +13,8 @@ NOTHING = 0
 MULTICAST = 1
 UNICAST = 2
 ACKNOWLEDGE = 3
-VERDICT_NAMES = ("nothing", "multicast", "unicast", "acknowledge")
+PULL_REST = 4
+VERDICT_NAMES = ("nothing", "multicast", "unicast", "acknowledge", "pull the rest")
 
 ABSENT = 0
 OPEN = 1
@@ -58,12 +59,19 @@ CUSTODIAN = np.dtype(
         ("patience_ns", "i8"),
         ("patience_max_ns", "i8"),
         ("patience_led_ns", "i8"),
+        ("patience_min_ns", "i8"),
+        ("patience_helping_ns", "i8"),
         ("patience_rtts", "f8"),
         ("timer_ns", "i8"),
         ("low", "i8"),
         ("high", "i8"),
         ("cursor", "i8"),
         ("now_ns", "i8"),
+        ("passed", "i8"),
+        ("reach", "i8"),
+        ("seen", "i8"),
+        ("reorder_chunks", "i8"),
+        ("rounds", "i8"),
     ],
     align=True,
 )
@@ -79,16 +87,18 @@ CUSTODY = np.dtype(
         ("index", "i8"),
         ("offer", "i8"),
         ("attempts", "i4"),
-        ("exponent", "i4"),
+        ("window", "i4"),
         ("state", "u1"),
         ("flag", "u1"),
         ("priority", "u1"),
         ("owners", "u1"),
         ("led", "u1"),
+        ("custody", "u1"),
     ],
     align=True,
 )
-"""What a custodian keeps of a chunk. `owners`: how many workers are counted in part; `led`: with custody, are its
+"""What a custodian keeps of a chunk. `window`: the least of the windows of who is counted; `custody`: its leaders go on
+without the others. `owners`: how many workers are counted in part; `led`: with custody, are its
 leaders in, or some of them?"""
 
 NOT_LED = 0
@@ -124,6 +134,8 @@ def new_custodians(count: int, ring: int, racks: int, width: int, owners: int = 
     chunks.chunk = -1
     state = np.zeros(count, dtype=CUSTODIAN).view(np.recarray)
     state.timer_ns = NEVER_NS
+    state.passed = -1
+    state.reach = 1
     return Custodians(
         state,
         chunks,

@@ -36,7 +36,7 @@ FIELD_MEANINGS = {
     "custodian": "endpoint of the job that keeps this chunk",
     "share": "micro-batches of `owner` inside, spread over all 64 bits; of a pull, which are missing",
     "owner": "whose micro-batches they are: 64 x rack + place in the rack's masks",
-    "exponent": "block exponent of the payload",
+    "window": "the least window of the contributors inside, in chunks; 0: not told",
     "offer": "with `collision`, in a result: the aggregator to use from now on in this place of the window",
     "tag": "SipHash-2-4 under the job's key; zero in the simulator",
 }
@@ -47,15 +47,16 @@ KIND_PATHS = {
     wire.REMINDER: ("custodian", "switch", "no"),
     wire.PULL: ("custodian", "workers in its mask", "no"),
     wire.ANSWER: ("worker", "custodian", "yes"),
-    wire.QUERY: ("worker", "custodian", "no"),
-    wire.ACK: ("custodian; host", "workers in its mask; host", "no"),
+    wire.QUERY: ("worker", "switch, else custodian", "no"),
+    wire.ACK: ("switch, custodian; host", "the asker, or workers in its mask; host", "no"),
+    wire.NACK: ("custodian", "the asker", "no"),
 }
 ERROR_RULES = (
     "a header",
     f"fewer than {wire.HEADER_BYTES} bytes, or fewer than were announced",
     "not ours",
     "another version",
-    f"kind outside {wire.GRADIENT}..{wire.ACK}",
+    f"kind outside {wire.GRADIENT}..{wire.NACK}",
     "a flag that does not exist",
     f"more than {wire.MAX_ELEMENTS} elements",
     f"length is not {wire.HEADER_BYTES} + 4 x count",
@@ -77,8 +78,9 @@ VERDICT_MEANINGS = (
 CUSTODIAN_VERDICT_MEANINGS = (
     "nothing leaves",
     "the packet is now the result, for every worker",
-    "the packet is now a result, an ack or a pull, for endpoint `worker` alone",
+    "the packet is now a result, an ack, a nack or a pull, for endpoint `worker` alone",
     "the packet is now an ack, for the workers in its mask",
+    "the packet is now a pull: workers in its mask were inside a partial that overlaps",
 )
 PULL_ANSWER_MEANINGS = (
     "nothing to do",
@@ -92,7 +94,7 @@ SWITCH_COUNTER_MEANINGS = (
     "partial sums given out to a reminder",
     "holders whose priority was halved by a failed try",
     "contributions that were already inside",
-    "partial sums given out to a resend",
+    "partial sums given out to a resend or a question",
     "with custody: stragglers' packets, and those of a rack's only leader, that passed the aggregators by",
     "job not admitted here",
     "epoch older than the job's",
@@ -145,13 +147,17 @@ FLIGHT_CHANGES = (
     ("idle", "queued", "pool: the place's next chunk was released"),
     ("idle", "credited", "stream: the same as idle to sent, for a worker that contributes nothing"),
     ("queued", "sent", "pool: its turn came"),
-    ("sent", "lost", "its timer ran out; or results overtook it (streams); or a pull; or a new epoch"),
+    (
+        "sent",
+        "lost",
+        "a nack or a pull says that it is missing; or, where nobody asks, it is overdue; or a new epoch",
+    ),
     (
         "sent",
         "credited",
         "an ack: its custodian counts it; or a new epoch, in which the worker contributes nothing",
     ),
-    ("lost", "sent", "sent again, with the flush flag where there are custodians (in a new epoch: as new)"),
+    ("lost", "sent", "sent again: after a nack and in a new epoch as new, else with the flush flag"),
     ("lost", "credited", "the same as sent to credited, before the resend"),
     ("credited", "lost", "a pull after a query: its custodian lacks it; or a new epoch"),
     ("sent", "done", "stream: its result came, an older one is missing"),

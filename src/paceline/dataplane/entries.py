@@ -22,7 +22,7 @@ from paceline.dataplane.custodian_state import (
     UNICAST,
     Custodians,
 )
-from paceline.dataplane.wire import ACK, CUSTODY, ECN, FLUSH, RESULT, RESULT_FLAG
+from paceline.dataplane.wire import ACK, CUSTODY, ECN, FLUSH, RESULT, RESULT_FLAG, WINDOW_MAX
 
 
 @compiled_inner
@@ -38,7 +38,8 @@ def open_entry(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int
     entry.attempts = 1 if custodian.eager != 0 and packet.flag & FLUSH else 0
     entry.priority = packet.priority
     entry.index = packet.index
-    entry.exponent = packet.exponent
+    entry.window = WINDOW_MAX
+    entry.custody = packet.flag & CUSTODY != 0
     entry.due_ns = now_ns + custodian.patience_ns
     clear(custodians, k, at)
     for rack in range(custodians.leads.shape[2]):
@@ -108,10 +109,21 @@ def count_leaders(custodians: Custodians, k: int, at: int, packet: Any, now_ns: 
 
 
 @compiled_inner
+def pass_by(custodians: Custodians, k: int, at: int) -> None:
+    """A chunk is done: what is still open well below it was overtaken; and if it had been asked for, asking pays."""
+    custodian = custodians.state[k]
+    entry = custodians.chunks[k, at]
+    entry.state = FINISHED
+    custodian.passed = max(custodian.passed, entry.chunk)
+    if entry.attempts > 0:
+        custodian.reach = min(2 * custodian.reach, custodian.ring)
+
+
+@compiled_inner
 def finish(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, row: int) -> int:
     """The sum is complete: the packet becomes the result, for everyone."""
     custodians.counters[k, FINISHES] += 1
-    custodians.chunks[k, at].state = FINISHED
+    pass_by(custodians, k, at)
     make_result(custodians, k, at, packet, buffer, row)
     return MULTICAST
 
@@ -123,7 +135,7 @@ def make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: An
     packet.kind = RESULT
     packet.flag = entry.flag | RESULT_FLAG
     packet.count = custodians.state[k].count
-    packet.exponent = entry.exponent
+    packet.window = entry.window
     packet.offer = entry.offer
     packet.priority = entry.priority
     packet.index = entry.index

@@ -32,8 +32,9 @@ def mark_lost(sender: Any, flight: Any) -> None:
         sender.resend_from = flight.chunk
     if flight.state == CREDITED:
         sender.credited -= 1
-        stop_asking(sender, flight)
+    stop_asking(sender, flight)
     flight.state = LOST
+    flight.counted = 0
     sender.lost += 1
 
 
@@ -97,7 +98,7 @@ def finish(senders: Senders, i: int, chunk: int) -> None:
         sender.lost -= 1
     elif flight.state == CREDITED:
         sender.credited -= 1
-        stop_asking(sender, flight)
+    stop_asking(sender, flight)
     sender.unfinished -= 1
     overtake(sender, chunk)
     sender.behind -= 1
@@ -155,9 +156,9 @@ def watch_credited(senders: Senders, i: int, now_ns: int) -> None:
         sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
 
 
-@compiled_apart
+@compiled
 def ask_when_due(sender: Any, flight: Any, now_ns: int) -> None:
-    """A credited chunk that has waited for long enough is asked for, and the wait begins anew."""
+    """A chunk that has waited for long enough is asked for, and the wait begins anew."""
     if due_ns(sender, flight) <= now_ns:
         flight.sent_ns = now_ns
         flight.backoff += 1

@@ -120,9 +120,10 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
     slot = switch.memory.slots[at]
     switch.counters[s, packet.job, COMPLETIONS] += 1
     flush = packet.flag & FLUSH
-    priority = packet.priority
+    priority, worker = packet.priority, packet.worker
     take_out(switch.memory, at, packet, buffer, row)
-    packet.priority = priority
+    # Who came last waited for nobody: its round trip is the network's alone.
+    packet.priority, packet.worker = priority, worker
     packet.flag |= flush
     keeps = config.policy == POLICY_ATP and packet.flag & CUSTODY == 0
     if keeps:

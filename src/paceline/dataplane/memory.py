@@ -3,7 +3,8 @@
 An aggregator holds the sum over exactly its `mask` and the `share` of its `owner`. It is empty when `job` is -1. All
 switches of a driver share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit
 integers whose width the driver chooses: a driver that carries no values has rows of width zero, and nothing else
-changes. Only the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
+changes. `window` is the least of the windows that its contributors have.
+Only the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
 
 The policies differ only here and in when an aggregator is given back (`switch.py`):
 
@@ -60,7 +61,7 @@ AGGREGATOR = np.dtype(
         ("job", "i4"),
         ("epoch", "i4"),
         ("count", "i4"),
-        ("exponent", "i4"),
+        ("window", "i4"),
         ("fan_in", "i2"),
         ("fan_in_upper", "i2"),
         ("custodian", "u2"),
@@ -120,7 +121,7 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
     slot.owner = packet.owner
     slot.since_ns = now_ns
     slot.count = packet.count
-    slot.exponent = packet.exponent
+    slot.window = packet.window
     slot.fan_in = packet.fan_in
     slot.fan_in_upper = packet.fan_in_upper
     slot.custodian = packet.custodian
@@ -141,6 +142,7 @@ def add(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int
     slot = memory.slots[at]
     slot.since_ns = now_ns
     slot.mask |= packet.mask
+    slot.window = min(slot.window, packet.window)
     if packet.share:
         slot.share |= packet.share
         slot.owner = packet.owner
@@ -161,7 +163,7 @@ def take_out(memory: Memory, at: int, packet: Any, buffer: Any, row: int) -> Non
     packet.share = slot.share
     packet.owner = slot.owner
     packet.count = slot.count
-    packet.exponent = slot.exponent
+    packet.window = slot.window
     packet.fan_in = slot.fan_in
     packet.fan_in_upper = slot.fan_in_upper
     packet.custodian = slot.custodian
@@ -180,7 +182,7 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     """Packet and aggregator change places: the newcomer stays, the old partial sum leaves."""
     slot = memory.slots[at]
     chunk, job, epoch, mask = slot.chunk, slot.job, slot.epoch, slot.mask
-    count, exponent, priority, flags = slot.count, slot.exponent, slot.priority, slot.flag
+    count, window, priority, flags = slot.count, slot.window, slot.priority, slot.flag
     fan_in, fan_in_upper, custodian = slot.fan_in, slot.fan_in_upper, slot.custodian
     worker, rack, level = slot.worker, slot.rack, slot.level
     share, owner = slot.share, slot.owner
@@ -190,7 +192,7 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
         memory.values[at, k] = buffer[row, k]
         buffer[row, k] = value
     slot.chunk, slot.job, slot.epoch, slot.mask = packet.chunk, packet.job, packet.epoch, packet.mask
-    slot.count, slot.exponent = packet.count, packet.exponent
+    slot.count, slot.window = packet.count, packet.window
     slot.priority, slot.flag = packet.priority, packet.flag
     slot.fan_in, slot.fan_in_upper = packet.fan_in, packet.fan_in_upper
     slot.custodian, slot.worker = packet.custodian, packet.worker
@@ -199,7 +201,7 @@ def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: in
     slot.state = FILLING
     slot.since_ns = now_ns
     packet.chunk, packet.job, packet.epoch, packet.mask = chunk, job, epoch, mask
-    packet.count, packet.exponent, packet.priority, packet.flag = count, exponent, priority, flags
+    packet.count, packet.window, packet.priority, packet.flag = count, window, priority, flags
     packet.fan_in, packet.fan_in_upper, packet.custodian = fan_in, fan_in_upper, custodian
     packet.worker, packet.rack, packet.level = worker, rack, level
     packet.share, packet.owner = share, owner

@@ -22,7 +22,8 @@ def due_ns(sender: Any, flight: Any) -> int:
     if sender.in_order != 0 and flight.state == SENT and is_overtaken(sender, flight.chunk):
         # The others went on: nobody is late, it was lost. The timer's floor is for those who are late.
         patience_ns = np.int64(sender.reorder_rtts * sender.srtt_ns) + sender.rto_min_ns // 16
-        return int(flight.sent_ns + min(patience_ns << min(flight.resends, 10), sender.rto_max_ns))
+        again = flight.backoff if sender.inquires != 0 else flight.resends
+        return int(flight.sent_ns + min(patience_ns << min(again, 10), sender.rto_max_ns))
     if flight.backoff > 0:
         wait_ns = min(sender.rto_ns << min(flight.backoff, 10), sender.rto_max_ns)
         return int(flight.sent_ns + wait_ns + wait_ns * (mix(sender.worker + 1, flight.chunk) & 255) // 1024)

@@ -3,6 +3,7 @@
     take_role    the coordinator's decision: a new epoch, and how packets are sent in it
     set_share    what this worker contributes: its bit, others' bits, a share of an owner, or nothing
     handle_ack   the custodian counts a chunk: it leaves the window and waits for its result alone
+    handle_nack  the switch or the custodian lacks a contribution that was asked about
     handle_pull  a custodian asks: the driver is told to answer with the held result, or to poll
     change_epoch whatever has no result is sent again, as new
     urgency      what becomes of a packet's priority in help mode
@@ -23,7 +24,7 @@ import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled
-from paceline.dataplane.congestion import on_result
+from paceline.dataplane.congestion import on_loss, on_pure_rtt, on_result
 from paceline.dataplane.flights import (
     find_lost,
     mark_credited,
@@ -32,7 +33,7 @@ from paceline.dataplane.flights import (
     start_asking,
     void_credit,
 )
-from paceline.dataplane.pacing import sample_rtt
+from paceline.dataplane.pacing import is_overtaken, sample_rtt
 from paceline.dataplane.sender_state import (
     ANSWER_IT,
     CREDITED,
@@ -44,7 +45,7 @@ from paceline.dataplane.sender_state import (
     Senders,
 )
 from paceline.dataplane.shares import owner_bit
-from paceline.dataplane.wire import CUSTODY, ECN, FLUSH, PULL
+from paceline.dataplane.wire import CUSTODY, FLUSH, PULL
 
 _BACKOFF_ANSWERED = 8
 
@@ -117,13 +118,52 @@ def handle_ack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
         return False
     if flight.state != SENT and flight.state != LOST:
         return False
+    if sender.inquires != 0 and sender.custody == 0:
+        if flight.state == SENT:
+            _confirm(sender, flight, now_ns)
+        return False
     if flight.resends == 0:
         sample_rtt(sender, now_ns - flight.sent_ns)
-    on_result(sender, chunk, packet.flag & ECN != 0, True, now_ns)
+    on_result(sender, packet, True)
     sender.credits += 1
     overtake(sender, chunk)
     mark_credited(sender, flight, now_ns)
     find_lost(senders, i, now_ns)
+    return True
+
+
+@compiled
+def _confirm(sender: Any, flight: Any, now_ns: int) -> None:
+    """The contribution is there; it is the others' that are waited for."""
+    if flight.backoff == 1 and flight.resends == 0 and flight.counted == 0:
+        # From the question to its answer: nobody was waited for.
+        sample_rtt(sender, now_ns - flight.sent_ns)
+        on_pure_rtt(sender, now_ns - flight.sent_ns)
+    flight.counted = 1
+    flight.sent_ns = now_ns
+    flight.backoff = min(flight.backoff, _BACKOFF_ANSWERED, sender.resends_max - 1)
+
+
+@compiled
+def handle_nack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
+    """The contribution is not where it should be: send it again, by the switch; True if there is something to send."""
+    sender = senders.state[i]
+    chunk = packet.chunk
+    if packet.epoch != sender.epoch or packet.worker != sender.worker or sender.inquires == 0:
+        return False
+    if sender.pool != 0 or chunk < sender.oldest or chunk >= sender.next:
+        return False
+    flight = senders.flights[i, chunk % sender.span]
+    if flight.state != SENT or flight.backoff == 0:
+        return False
+    sender.nacks += 1
+    on_loss(sender)
+    mark_lost(sender, flight)
+    flight.fresh = 1
+    if not is_overtaken(sender, chunk):
+        # The oldest was lost, and nothing came after it: what went with it may be lost as well.
+        sender.suspect = sender.next
+        sender.timer_ns = min(sender.timer_ns, now_ns)
     return True
 
 

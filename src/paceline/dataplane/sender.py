@@ -28,7 +28,7 @@ from typing import Any
 from paceline.dataplane.bits import NO_BITS, mix
 from paceline.dataplane.choosing import next_chunk, poll_query, poll_silent
 from paceline.dataplane.compiled import compiled
-from paceline.dataplane.congestion import on_loss, on_result
+from paceline.dataplane.congestion import end_round, on_loss, on_pure_rtt, on_receipts, on_result, told_window
 from paceline.dataplane.flights import (
     ask_when_due,
     find_lost,
@@ -38,10 +38,11 @@ from paceline.dataplane.flights import (
     watch_credited,
     watch_overtaken,
 )
-from paceline.dataplane.pacing import due_ns, sample_rtt
+from paceline.dataplane.pacing import due_ns, is_overtaken, sample_rtt
 from paceline.dataplane.roles import (
     change_epoch,
     handle_ack,
+    handle_nack,
     handle_pull,
     holds_result,
     is_asked,
@@ -70,7 +71,7 @@ from paceline.dataplane.sender_state import (
     Senders,
     new_senders,
 )
-from paceline.dataplane.wire import COLLISION, CUSTODY, ECN, FLUSH, GRADIENT, MAGIC, VERSION
+from paceline.dataplane.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, MAGIC, VERSION
 
 __all__ = [
     "ANSWER_IT",
@@ -92,6 +93,7 @@ __all__ = [
     "Senders",
     "change_epoch",
     "handle_ack",
+    "handle_nack",
     "handle_pull",
     "handle_receipts",
     "handle_result",
@@ -118,7 +120,16 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.credited = sender.asking = sender.ask_from = sender.overtaken = sender.behind = 0
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
-    sender.round_end = 0
+    sender.round_end = sender.suspect = 0
+    sender.agreed = sender.cut_queue_ns = sender.pressure = 0.0
+    sender.agreed_chunk = 0
+    sender.target_rise = 1.0
+    sender.round_marks, sender.round_fallbacks, sender.round_losses = (
+        sender.marks,
+        sender.fallbacks,
+        sender.losses,
+    )
+    sender.round_rtt_ns = sender.round_rtts = 0
     sender.round_results, sender.round_resent, sender.round_timeouts = (
         sender.results,
         sender.resent,
@@ -136,7 +147,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
         flight.chunk = k - sender.span if sender.pool == 0 else k
         flight.state = IDLE
         flight.resends = flight.backoff = 0
-        flight.fresh = flight.asks = 0
+        flight.fresh = flight.asks = flight.counted = 0
         if sender.pool == 0:
             # A hash of the job, then in a row: a job never collides with itself.
             flight.index = (mix(sender.job + 1, 0) + k) % max(1, sender.slots)
@@ -185,6 +196,7 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
         else:
             flight.chunk = chunk
             flight.resends = flight.backoff = 0
+            flight.counted = 0
             sender.unfinished += 1
             if sender.pool == 0:
                 sender.next = chunk + 1
@@ -213,7 +225,7 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     packet.worker = sender.worker
     packet.share = sender.share
     packet.owner = sender.owner
-    packet.exponent = 0
+    packet.window = told_window(sender)
     packet.offer = 0
     packet.tag = NO_BITS
     return True
@@ -236,18 +248,42 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
         return DUPLICATE
     credited = flight.state == CREDITED
     if flight.resends == 0 and not credited and (sender.in_order == 0 or chunk >= sender.highest_done):
-        sample_rtt(sender, now_ns - flight.sent_ns)
-    on_result(sender, chunk, packet.flag & ECN != 0, not credited, now_ns)
+        if sender.inquires == 0:
+            sample_rtt(sender, now_ns - flight.sent_ns)
+        elif flight.backoff == 0:
+            _sample_inquiring(sender, packet, now_ns - flight.sent_ns)
+    elif sender.inquires != 0 and _was_lost(flight, packet):
+        on_loss(sender)
+    on_result(sender, packet, not credited)
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
     finish(senders, i, chunk)
     if sender.pool == 0:
-        find_lost(senders, i, now_ns)
+        if sender.inquires == 0:
+            find_lost(senders, i, now_ns)
         if sender.in_order != 0:
             watch_overtaken(senders, i)
+        end_round(sender, now_ns)
     if sender.credited > 0:
         watch_credited(senders, i, now_ns)
     return NEW
+
+
+@compiled
+def _was_lost(flight: Any, packet: Any) -> bool:
+    """Did a result come only for the asking, so that the copy for this worker had been lost?"""
+    asked = flight.backoff > 0 and flight.counted == 0 and flight.resends == 0
+    return bool(asked and packet.flag & COLLISION == 0)
+
+
+@compiled
+def _sample_inquiring(sender: Any, packet: Any, rtt_ns: int) -> None:
+    """Who came last waited for nobody. For others a round trip is an upper bound, which tells only where it is less."""
+    if packet.worker == sender.worker and packet.flag & COLLISION == 0:
+        on_pure_rtt(sender, rtt_ns)
+        sample_rtt(sender, rtt_ns)
+    elif sender.srtt_ns == 0.0 or rtt_ns < sender.srtt_ns:
+        sample_rtt(sender, rtt_ns)
 
 
 @compiled
@@ -256,7 +292,7 @@ def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: 
     sender = senders.state[i]
     news = 0
     if marked:
-        on_result(sender, sender.oldest, True, False, now_ns)
+        on_receipts(sender, sender.oldest, True)
     last = min(below, sender.next)
     if last > sender.oldest:
         flight = senders.flights[i, (last - 1) % sender.span]
@@ -266,14 +302,14 @@ def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: 
         before = sender.oldest
         finish(senders, i, before)
         if not marked:
-            on_result(sender, before, False, True, now_ns)
+            on_receipts(sender, before, False)
         news += 1
     return news
 
 
 @compiled
 def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
-    """Take overdue chunks for lost and set the timer anew; gives how many there were."""
+    """Take overdue chunks for lost, or ask for them, and set the timer anew; gives how many there were."""
     sender = senders.state[i]
     sender.timer_ns = NEVER_NS
     first = 0 if sender.pool != 0 else sender.oldest
@@ -284,6 +320,12 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         if flight.state == CREDITED and (position == first or position < sender.overtaken):
             ask_when_due(sender, flight, now_ns)
         if flight.state != SENT:
+            continue
+        if sender.inquires != 0:
+            # Results come in order: the oldest, those that were overtaken, and those in doubt tell of all.
+            if position == first or position < sender.suspect or is_overtaken(sender, flight.chunk):
+                sender.timeouts += position > sender.highest_done and due_ns(sender, flight) <= now_ns
+                ask_when_due(sender, flight, now_ns)
             continue
         due = due_ns(sender, flight)
         if due > now_ns:

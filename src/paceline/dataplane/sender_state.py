@@ -68,10 +68,27 @@ SENDER = np.dtype(
         ("queries", "i8"),
         ("failed", "i8"),
         ("results", "i8"),
+        ("fallbacks", "i8"),
+        ("losses", "i8"),
+        ("nacks", "i8"),
+        ("suspect", "i8"),
+        ("agreed", "f8"),
+        ("agreed_chunk", "i8"),
+        ("queue_ns", "f8"),
+        ("pressure", "f8"),
+        ("target_rise", "f8"),
+        ("cut_queue_ns", "f8"),
+        ("increase", "f8"),
+        ("rounds", "i8"),
         ("round_end", "i8"),
         ("round_results", "i8"),
+        ("round_marks", "i8"),
+        ("round_fallbacks", "i8"),
+        ("round_losses", "i8"),
         ("round_resent", "i8"),
         ("round_timeouts", "i8"),
+        ("round_rtt_ns", "i8"),
+        ("round_rtts", "i8"),
         ("rtt_min_ns", "f8"),
         ("rtt_min_at_ns", "i8"),
         ("window_min", "f8"),
@@ -99,6 +116,7 @@ SENDER = np.dtype(
         ("silent", "i4"),
         ("parted", "i4"),
         ("in_order", "i4"),
+        ("inquires", "i4"),
     ],
     align=True,
 )
@@ -106,7 +124,8 @@ SENDER = np.dtype(
 `share` what it contributes (`silent`: nothing; `parted`: it was told what, and that may change); `budget` (chunks, 0:
 the span) and `limit` (a chunk, 0: none) how far it may run ahead. `in_order`: on this path results overtake each
 other only where something was lost or went another way, so overtaken chunks (`behind` of them are unfinished) are
-judged again and again, give no round trip, and leave room in the window."""
+judged again and again, give no round trip, and leave room in the window. `inquires`: what is overdue is asked for,
+and sent again only where the answer says so; else it is sent again at once."""
 
 FLIGHT = np.dtype(
     [
@@ -118,10 +137,12 @@ FLIGHT = np.dtype(
         ("state", "u1"),
         ("fresh", "u1"),
         ("asks", "u1"),
+        ("counted", "u1"),
     ],
     align=True,
 )
-"""A chunk in flight. `fresh`: to be sent anew in a new epoch, not flushed; `asks`: a query is to be sent."""
+"""A chunk in flight. `fresh`: to be sent anew, not flushed; `asks`: a query is to be sent; `counted`: an
+answer said that the contribution is there, and others are waited for."""
 
 
 class Senders(NamedTuple):

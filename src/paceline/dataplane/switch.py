@@ -13,17 +13,17 @@ leaves the switch, and returns a verdict that tells the driver where the packet 
 
 It holds to two rules: sums are merged only when their masks are disjoint, and a result leaves only when the
 mask is full. Where ATP and ESA part: ATP keeps a complete aggregator until the parameter packet has come
-back; ESA multicasts at once and frees it [PAPERS 1]. Two levels: a rack's complete sum goes up with the
+back; ESA multicasts at once and frees it. Two levels: a rack's complete sum goes up with the
 rack's bit as its mask. What happens to gradients is in `gradient.py`, SwitchML's own program in `pool.py`, the state
 that all work on in `switch_state.py`.
 """
 
 from typing import Any
 
-from paceline.dataplane.bits import NO_BITS
+from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.gradient import give_out, gradient
-from paceline.dataplane.memory import EMPTY, FILLING, POLICY_NONE, POLICY_SWITCHML, free, holds
+from paceline.dataplane.memory import EMPTY, FILLING, HELD, POLICY_NONE, POLICY_SWITCHML, free, holds
 from paceline.dataplane.pool import pool_gradient, pool_result
 from paceline.dataplane.shares import is_sound
 from paceline.dataplane.switch_state import (
@@ -60,10 +60,14 @@ from paceline.dataplane.switch_state import (
 )
 from paceline.dataplane.wire import (
     ACK,
+    COLLISION,
     CUSTODY,
+    FLUSH,
     GRADIENT,
+    NACK,
     PARTIAL,
     PULL,
+    QUERY,
     REMINDER,
     RESULT,
 )
@@ -145,6 +149,8 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
             return _reminder(switch, s, packet, buffer, row)
         packet.level = 1
         return DOWN
+    if kind == QUERY:
+        return _query(switch, s, packet, buffer, row)
     if kind == ACK and packet.flag & CUSTODY:
         # To the workers in its mask, who are all in one rack.
         if packet.level > config.level:
@@ -153,6 +159,8 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
             packet.level = 1
             return DOWN_ONE
         return DOWN
+    if kind == ACK or kind == NACK:
+        return TO_WORKER
     return TO_CUSTODIAN
 
 
@@ -189,6 +197,35 @@ def _result(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
             switch.jobs[s, packet.job].used -= 1
             free(switch.memory, at)
     return DOWN
+
+
+@compiled_apart
+def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
+    """A worker asks where its contribution is. What is not here may be above, or with the custodian.
+
+    `ack`: it is counted here, and waits for others; with `flush` what is here goes to the custodian. The chunk may be
+    here without it: then it was lost, or lost its place; the custodian knows, and `collision` tells it. ATP: a
+    complete sum that waits for its result was lost on the way, and goes again.
+    """
+    config = switch.config[s]
+    if packet.flag & CUSTODY or packet.mask == NO_BITS or packet.share != NO_BITS:
+        return TO_CUSTODIAN
+    aggregates = config.dead == 0 and config.policy != POLICY_NONE and config.policy != POLICY_SWITCHML
+    if aggregates and packet.index >= 0 and packet.index < config.slots:
+        at = config.first + packet.index
+        slot = switch.memory.slots[at]
+        if slot.state != EMPTY and holds(slot, packet):
+            own = packet.mask if config.level == 1 else bit(packet.rack)
+            if own & ~slot.mask:
+                packet.flag |= COLLISION
+            elif slot.state == HELD or packet.flag & FLUSH:
+                return give_out(switch, s, at, packet, buffer, row, FLUSHES)
+            else:
+                packet.kind = ACK
+                return TO_WORKER if config.level == 1 else DOWN_ONE
+    if config.level == 1 and packet.fan_in_upper > 1:
+        return UP
+    return TO_CUSTODIAN
 
 
 @compiled_apart

@@ -5,8 +5,9 @@ memory as the core uses them. The payload follows the header: `count` 32-bit int
 Decoding looks at no byte outside those given, and answers with a header or with one of `ERROR_NAMES`; what
 the fields mean together (is this job known? is this index its own?) is for the switch to judge.
 
-The fields are those of ATP's header and ESA's priority [PAPERS 1]; `custodian` stands for the destination
-address that ATP's packets carry, `owner` and `share` for SA-ATP's micro-batch shares. Layout: ours.
+The fields are those of ATP's header and ESA's priority; `custodian` stands for the destination address that ATP's
+packets carry, `owner` and `share` for SA-ATP's micro-batch shares, `window` for the windows that the workers of a
+job agree on. Layout: ours.
 """
 
 from typing import Any
@@ -15,12 +16,13 @@ import numpy as np
 
 from paceline.dataplane.compiled import compiled
 
-VERSION = 1
+VERSION = 2
 MAGIC = 0x5041
 HEADER_BYTES = 64
 MAX_ELEMENTS = 2048
 CONTRIBUTORS_MAX = 64
 ENVELOPE_BYTES = 66
+WINDOW_MAX = 65_535
 """Around the header on Ethernet: preamble and gap 20, frame 18, IPv4 20, UDP 8."""
 
 GRADIENT = 1
@@ -31,6 +33,7 @@ PULL = 5
 ANSWER = 6
 QUERY = 7
 ACK = 8
+NACK = 9
 KIND_NAMES = {
     GRADIENT: "gradient: a contribution, or a rack's sum on its way up; the switch may aggregate it",
     PARTIAL: "partial: a sum on its way to its custodian; switches forward it untouched",
@@ -38,8 +41,9 @@ KIND_NAMES = {
     REMINDER: "reminder: a custodian asks the switch for what it holds of a chunk",
     PULL: "pull: a custodian asks workers for a result or, failing that, for their contribution",
     ANSWER: "answer: a worker gives a custodian the result it already holds",
-    QUERY: "query: a worker asks a custodian for a result, and whether its contribution is counted",
-    ACK: "ack: with `custody`, a custodian counts these workers' contributions; else a receipt between hosts",
+    QUERY: "query: a worker asks where its contribution is; the switch answers if it has the chunk, else the custodian",
+    ACK: "ack: these workers' contributions are counted, here or by the custodian; also a receipt between hosts",
+    NACK: "nack: the contribution of the worker that asked is not there; it is to be sent again, by the switch",
 }
 
 ECN = 1
@@ -47,16 +51,14 @@ FLUSH = 2
 COLLISION = 4
 RESULT_FLAG = 8
 CUSTODY = 16
-SATURATED = 32
 FLAG_NAMES = {
     ECN: "ecn: met congestion on its way",
-    FLUSH: "flush: a resend; take along what the switch holds, never hold an aggregator; of a pull: yours is missing",
-    COLLISION: "collision: found its aggregator taken",
+    FLUSH: "flush: to the custodian; take along what the switch holds of the chunk; of a pull: yours is missing",
+    COLLISION: "collision: found its aggregator taken; of a query: the switch has the chunk without the asker",
     RESULT_FLAG: "result: the sum is complete",
     CUSTODY: "custody: complete at fan-in, but to be finished by the custodian",
-    SATURATED: "saturated: an addition met the end of the integers",
 }
-_FLAGS_UNKNOWN = 192
+_FLAGS_UNKNOWN = 224
 FLAGS_WITHOUT_FLUSH = 255 - FLUSH
 
 _FIELDS = (
@@ -80,7 +82,7 @@ _FIELDS = (
     ("custodian", ">u2", "i4"),
     ("share", ">u8", "u8"),
     ("owner", ">u2", "i4"),
-    ("exponent", ">i2", "i4"),
+    ("window", ">u2", "i4"),
     ("offer", ">u4", "i8"),
     ("tag", ">u8", "u8"),
 )
@@ -163,7 +165,7 @@ def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
         return BAD_MAGIC
     if data[start + 2] != VERSION:
         return BAD_VERSION
-    if data[start + 3] < GRADIENT or data[start + 3] > ACK:
+    if data[start + 3] < GRADIENT or data[start + 3] > NACK:
         return BAD_KIND
     if data[start + 4] & _FLAGS_UNKNOWN:
         return BAD_FLAGS
@@ -210,8 +212,7 @@ def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
     packet.custodian = np.int64(_big_endian(data, start + 38, 2))
     packet.share = share
     packet.owner = owner
-    exponent = np.int64(_big_endian(data, start + 50, 2))
-    packet.exponent = exponent - 65536 if exponent >= 32768 else exponent
+    packet.window = np.int64(_big_endian(data, start + 50, 2))
     packet.offer = np.int64(_big_endian(data, start + 52, 4))
     packet.tag = _big_endian(data, start + 56, 8)
     return OK
@@ -251,7 +252,7 @@ def encode_at(packet: Any, data: Any, start: int) -> int:
     _put(data, start + 38, 2, np.uint64(packet.custodian))
     _put(data, start + 40, 8, np.uint64(packet.share))
     _put(data, start + 48, 2, np.uint64(packet.owner))
-    _put(data, start + 50, 2, np.uint64(packet.exponent & 0xFFFF))
+    _put(data, start + 50, 2, np.uint64(packet.window & 0xFFFF))
     _put(data, start + 52, 4, np.uint64(packet.offer))
     _put(data, start + 56, 8, np.uint64(packet.tag))
     return int(HEADER_BYTES + 4 * packet.count)

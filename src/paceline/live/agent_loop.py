@@ -4,6 +4,7 @@ Take what was submitted, take what has arrived, run the timers that are due, sen
 until the socket, a submission or a timer wakes it. Nothing spins: an idle agent uses no processor.
 """
 
+from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
@@ -13,7 +14,6 @@ from paceline.live.agent_results import take_tasks
 from paceline.live.agent_roles import watch_workers
 from paceline.live.agent_send import BATCH, pump
 from paceline.live.agent_state import SEND_BLOCKED, WAITS, Loop
-from paceline.live.agent_window import end_round
 from paceline.live.udp import flush, receive
 from paceline.live.waiting import FOREVER_NS, now_ns, wait
 
@@ -32,7 +32,7 @@ def step(loop: Loop) -> bool:
     for i in range(segments):
         take_segment(loop, loop.inbox.segments[i], time_ns)
     if segments > 0:
-        end_round(loop, time_ns)
+        custody.follow(loop.custodians, 0, loop.senders.state[0])
     wake_ns = run_timers(loop, time_ns)
     control.blocked = 1 if flush(fd, loop.outbox) != 0 else 0
     sent = 0

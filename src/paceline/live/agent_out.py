@@ -87,7 +87,7 @@ def blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
     packet.custodian = sender.worker
     packet.share = NO_BITS
     packet.owner = 0
-    packet.exponent = 0
+    packet.window = 0
     packet.offer = 0
     packet.tag = NO_BITS
 

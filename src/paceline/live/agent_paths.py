@@ -13,7 +13,7 @@ from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.wire import PULL
 from paceline.live.agent_out import LEAVES, ping_switch, send_small, shard_of, tell_done
-from paceline.live.agent_receive import asked
+from paceline.live.agent_receive import pull
 from paceline.live.agent_results import fail, note
 from paceline.live.agent_state import (
     BECAUSE_ANSWERS,
@@ -139,13 +139,10 @@ def custodian_round(loop: Loop, now_ns: int) -> None:
     packet = loop.packets[2]
     custody.handle_timeout(loop.custodians, 0, now_ns)
     while custody.poll_transmit(loop.custodians, 0, packet):
-        if control.path == BY_SWITCH:
+        if packet.kind == PULL:
+            pull(loop, packet, now_ns)
+        elif control.path == BY_SWITCH:
             send_small(loop.out, packet, shard_of(loop, packet.chunk))
-        elif packet.kind == PULL:
-            for peer in range(control.workers):
-                if peer != control.worker:
-                    send_small(loop.out, packet, loop.peers[peer])
-            asked(loop, packet, now_ns)
 
 
 @compiled_apart

@@ -15,6 +15,7 @@ from paceline.dataplane.wire import (
     ANSWER,
     FLUSH,
     HEADER_BYTES,
+    NACK,
     OK,
     PARTIAL,
     PULL,
@@ -22,12 +23,13 @@ from paceline.dataplane.wire import (
     RESULT,
     decode_at,
 )
-from paceline.live.agent_out import HAS, LEAVES, send_small, tell_done
+from paceline.live.agent_out import HAS, LEAVES, send_small, shard_of, tell_done
 from paceline.live.agent_results import take_result
 from paceline.live.agent_roles import COORDINATOR, REPORT_OFFER, ROLE_OFFER, hear_role, take_report
-from paceline.live.agent_send import acknowledge, give_result, make_answer, send_answer, take_partial
+from paceline.live.agent_send import acknowledge, ask_own, give_result, make_answer, send_answer, take_partial
 from paceline.live.agent_state import (
     ANSWERS,
+    BY_SWITCH,
     COUNT_UNKNOWN,
     DROP_CHUNK,
     DROP_COUNT,
@@ -73,12 +75,17 @@ def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
     payload = loop.inbox.cells[0].buffer + segment.start + HEADER_BYTES
     if control.source_shard >= 0:
         loop.shard_heard[control.source_shard] = now_ns
-    elif packet.kind != RESULT and packet.kind != ACK and not (packet.kind == PULL and packet.flag & FLUSH):
+    elif packet.kind == PARTIAL or packet.kind == ANSWER or packet.kind == QUERY or _pulls_all(packet):
         loop.peer_direct[control.source_peer] = now_ns
     if packet.kind == RESULT:
         take_result(loop, packet, payload, now_ns)
     else:
         _take_other(loop, packet, payload, now_ns)
+
+
+@compiled_inner
+def _pulls_all(packet: Any) -> bool:
+    return bool(packet.kind == PULL and packet.flag & FLUSH == 0)
 
 
 @compiled_apart
@@ -132,10 +139,15 @@ def _take_other(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
                 loop.counters[DROP_KIND] += 1
             return
         if kind == QUERY and packet.worker == control.worker:
+            # Where our contribution is, the switch does not know. Without a bit it was to see that the switch lives.
+            if packet.mask:
+                ask_own(loop, packet, now_ns)
             return
         _at_custodian(loop, packet, payload, now_ns)
     elif kind == PULL:
         asked(loop, packet, now_ns)
+    elif kind == NACK:
+        sending.handle_nack(loop.senders, 0, packet, now_ns)
     elif kind == ACK and packet.offer == 0:
         sending.handle_ack(loop.senders, 0, packet, now_ns)
     elif kind == ACK and control.source_peer >= 0:
@@ -182,10 +194,25 @@ def _at_custodian(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
     verdict = take_partial(loop.custodians, packet, payload, lanes, now_ns)
     if verdict == custody.ACKNOWLEDGE:
         acknowledge(loop, packet, now_ns)
+    elif verdict == custody.PULL_REST:
+        pull(loop, packet, now_ns)
     elif verdict == custody.UNICAST and packet.kind != RESULT:
         send_small(loop.out, packet, loop.peers[packet.worker])
     elif verdict != custody.NOTHING:
         give_result(loop, packet, payload, verdict == custody.UNICAST, now_ns)
+
+
+@compiled_apart
+def pull(loop: Loop, packet: Any, now_ns: int) -> None:
+    """A custodian's question to workers, by the switch or one by one."""
+    control = loop.control[0]
+    if control.path == BY_SWITCH:
+        send_small(loop.out, packet, shard_of(loop, packet.chunk))
+        return
+    for peer in range(control.workers):
+        if peer != control.worker:
+            send_small(loop.out, packet, loop.peers[peer])
+    asked(loop, packet, now_ns)
 
 
 @compiled_apart
@@ -213,4 +240,6 @@ def asked(loop: Loop, packet: Any, now_ns: int) -> None:
     else:
         # Custodian of the chunk in this epoch only: as a worker we have the result from another.
         make_answer(loop, packet, control.staging)
-        _at_custodian(loop, packet, control.staging, now_ns)
+        loop.counts[packet.chunk % loop.counts.shape[0]] = packet.count
+        if take_partial(loop.custodians, packet, control.staging, packet.count, now_ns) != custody.NOTHING:
+            give_result(loop, packet, control.staging, False, now_ns)

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from paceline.dataplane.congestion import window_of
 from paceline.dataplane.custodian_state import COUNTER_NAMES as CUSTODIAN_COUNTERS
 from paceline.dataplane.custodian_state import OPEN
 from paceline.live.agent_config import AgentConfig
@@ -21,7 +22,17 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
     """Everything a user may want to see of an agent, as plain values."""
     control, sender = loop.control[0], loop.senders.state[0]
     counters = {name: int(value) for name, value in zip(COUNTER_NAMES, loop.counters, strict=True)}
-    for name in ("sent", "resent", "timeouts", "credits", "queries"):
+    for name in (
+        "sent",
+        "resent",
+        "timeouts",
+        "credits",
+        "queries",
+        "nacks",
+        "losses",
+        "fallbacks",
+        "rounds",
+    ):
         counters[name] = int(sender[name])
     custodian = dict(zip(CUSTODIAN_COUNTERS, (int(x) for x in loop.custodians.counters[0]), strict=True))
     return {
@@ -31,7 +42,8 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
         "workers": config.workers,
         "job": config.job,
         "under_way": int(control.head) - int(control.tail),
-        "window": float(sender.window),
+        "window": float(window_of(sender)),
+        "window_own": float(sender.window),
         "rtt_us": float(sender.srtt_ns) / 1e3,
         "rtt_variation_us": float(sender.rttvar_ns) / 1e3,
         "epoch": int(sender.epoch),

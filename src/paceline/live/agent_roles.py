@@ -169,8 +169,8 @@ def _take_role(loop: Loop, epoch: int, leaders: Any, now_ns: int) -> None:
     custodian = loop.custodians.state[0]
     if custodian.epoch < epoch:
         custody.begin_epoch(loop.custodians, 0, epoch)
-    if helps:
-        custodian.patience_ns = max(custodian.patience_ns, watch.patience_ns)
+    custodian.patience_helping_ns = watch.patience_ns if helps else 0
+    custodian.patience_ns = max(custodian.patience_ns, custodian.patience_helping_ns)
     watch.leaders = leaders
     loop.counters[ROLE_CHANGES] += 1
     loop.roles.said[control.events % loop.roles.said.shape[0]].leaders = leaders

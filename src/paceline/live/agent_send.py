@@ -16,7 +16,9 @@ from paceline.dataplane.wire import (
     ACK,
     ANSWER,
     COLLISION,
+    CUSTODY,
     HEADER_BYTES,
+    NACK,
     PARTIAL,
     QUERY,
     RESULT,
@@ -42,19 +44,19 @@ _DIRECT_NS = 1_000_000_000
 
 @compiled_apart
 def _send_query(loop: Loop, packet: Any, start: int, now_ns: int) -> None:
-    """A question to a custodian; the own one is asked at once."""
-    if packet.custodian == loop.control[0].worker:
-        _ask_own(loop, packet, now_ns)
-        return
-    length = finish(loop.out, packet, start)
-    if loop.control[0].path == BY_SWITCH:
-        dispatch(loop.out, start, length, shard_of(loop, packet.chunk))
+    """A question to the switch and, behind it, the custodian; where the switch is not asked, the own one is at once."""
+    control = loop.control[0]
+    own = packet.custodian == control.worker
+    if control.path == BY_SWITCH and not (own and packet.flag & CUSTODY):
+        dispatch(loop.out, start, finish(loop.out, packet, start), shard_of(loop, packet.chunk))
+    elif own:
+        ask_own(loop, packet, now_ns)
     else:
-        dispatch(loop.out, start, length, loop.peers[packet.custodian])
+        dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[packet.custodian])
 
 
 @compiled_apart
-def _ask_own(loop: Loop, packet: Any, now_ns: int) -> None:
+def ask_own(loop: Loop, packet: Any, now_ns: int) -> None:
     """The own custodian has the result (its copy for us was lost), counts our contribution, or lacks it."""
     at = packet.chunk % loop.counts.shape[0]
     if loop.custodians.chunks[0, at].chunk < packet.chunk:
@@ -67,6 +69,8 @@ def _ask_own(loop: Loop, packet: Any, now_ns: int) -> None:
         take_result(loop, packet, staging, now_ns)
     elif packet.kind == ACK:
         sending.handle_ack(loop.senders, 0, packet, now_ns)
+    elif packet.kind == NACK:
+        sending.handle_nack(loop.senders, 0, packet, now_ns)
     else:
         sending.handle_pull(loop.senders, 0, packet)
 
@@ -108,6 +112,9 @@ def _send_partial(loop: Loop, packet: Any, start: int, payload: int, now_ns: int
         return
     if packet.kind == ACK:
         sending.handle_ack(loop.senders, 0, packet, now_ns)
+        return
+    if packet.kind != RESULT:
+        # Ours is counted, and overlaps with nobody's.
         return
     # The result stands where the contribution was written.
     packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]

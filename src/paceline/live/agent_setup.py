@@ -4,7 +4,7 @@ import numpy as np
 
 from paceline.dataplane.auth import key_words
 from paceline.dataplane.bits import bit
-from paceline.dataplane.congestion import ALONE, FIXED
+from paceline.dataplane.congestion import FIXED, TOGETHER
 from paceline.dataplane.memory import POLICIES, POLICY_ATP, POLICY_NONE, POLICY_SWITCHML
 from paceline.dataplane.sender import start
 from paceline.dataplane.wire import HEADER_BYTES
@@ -18,8 +18,12 @@ from paceline.live.waiting import new_waiter
 RTO_MIN_NS = 100_000_000
 RTO_MAX_NS = 2_000_000_000
 RTO_START_NS = 200_000_000
+_QUEUE_NS = 20e6
+"""A queue of this length keeps a link busy while its sender waits for a processor; a longer one only delays."""
 _PATIENCE_NS = 20_000_000
-_PATIENCE_MAX_NS = 2_000_000_000
+_PATIENCE_MIN_NS = 5_000_000
+_PATIENCE_MAX_NS = 1_000_000_000
+_PATIENCE_RTTS = 2.0
 _HELP_PATIENCE_NS = 1_000_000_000
 """Sums that wait for a straggler alone are not asked for at once: thousands of questions fill a slow link."""
 _REORDER_CHUNKS = 64
@@ -35,7 +39,7 @@ def build(config: AgentConfig, fd: int) -> Loop:
     if pool:
         span = window = config.slots
     else:
-        window = min(window, config.slots, _SPAN_MAX // 4) if config.switch else min(window, _SPAN_MAX // 4)
+        window = min(window, _SPAN_MAX // 4)
         # Room behind a chunk that is late, so that one loss does not stop the stream.
         span = max(_SPAN_MIN, 1 << (4 * window - 1).bit_length())
     chunk_bytes = HEADER_BYTES + 4 * config.elements
@@ -107,8 +111,10 @@ def _fill_sender(
     sender.span = span
     sender.pool = int(pool)
     sender.flush = int(not pool)
-    sender.congestion = FIXED if pool else ALONE
-    sender.in_order = int(not pool)
+    sender.congestion = FIXED if pool else TOGETHER
+    sender.in_order = sender.inquires = int(not pool)
+    sender.queue_ns = _QUEUE_NS
+    sender.increase = max(1.0, window / 64)
     sender.window_max, sender.window_min = float(window), min(8.0, float(window))
     sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS
     sender.reorder_chunks, sender.reorder_rtts = _REORDER_CHUNKS, 2.0
@@ -128,5 +134,7 @@ def _fill_custodian(loop: Loop, config: AgentConfig, racks: list[int], pool: boo
     custodian.count = config.elements
     custodian.slots = config.slots
     custodian.patience_ns, custodian.patience_max_ns = _PATIENCE_NS, _PATIENCE_MAX_NS
+    custodian.patience_min_ns, custodian.patience_rtts = _PATIENCE_MIN_NS, _PATIENCE_RTTS
+    custodian.reorder_chunks = _REORDER_CHUNKS
     for rack in set(racks):
         loop.custodians.fan_in[0, rack] = racks.count(rack)

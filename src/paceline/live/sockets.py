@@ -3,8 +3,12 @@
 An address is one number for compiled code, `ip << 16 | port` (IPv4, host order); 0 is none.
 """
 
+import ctypes
+import fcntl
 import ipaddress
+import os
 import socket
+import struct
 from dataclasses import dataclass, field
 
 from paceline.dataplane.wire import HEADER_BYTES, MAX_ELEMENTS
@@ -21,6 +25,7 @@ _UDP_GRO = 104
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
 _IP_MTU = 14
+_SIOCGIFMTU = 0x8921
 
 
 @dataclass
@@ -111,6 +116,59 @@ def path_mtu(host: str) -> int:
             return int(probe.getsockopt(socket.IPPROTO_IP, _IP_MTU))
         except OSError as error:
             raise UserError(f"no way there: {error.strerror or error}", place=host) from None
+
+
+class _Address(ctypes.Structure):
+    _fields_ = (("family", ctypes.c_ushort), ("port", ctypes.c_ushort), ("host", ctypes.c_ubyte * 4))
+
+
+class _Interface(ctypes.Structure):
+    pass
+
+
+_Interface._fields_ = (
+    ("next", ctypes.POINTER(_Interface)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_Address)),
+)
+"""The beginning of `struct ifaddrs`; nothing is read beyond it."""
+
+
+def interfaces() -> dict[str, str]:
+    """The IPv4 addresses of this network namespace, each with the name of its interface."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Interface)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        raise UserError(f"cannot list interfaces: {os.strerror(ctypes.get_errno())}")
+    found = {}
+    try:
+        at = first
+        while at:
+            entry = at.contents
+            if entry.address and entry.address.contents.family == socket.AF_INET:
+                found[".".join(map(str, entry.address.contents.host))] = entry.name.decode()
+            at = entry.next
+    finally:
+        libc.freeifaddrs(first)
+    return found
+
+
+def interface_mtu(host: str) -> int:
+    """The MTU of the interface that has this address; of all addresses (0.0.0.0), the least beyond loopback."""
+    by_address = interfaces()
+    if host == "0.0.0.0":
+        names = {name for address, name in by_address.items() if not address.startswith("127.")} or {"lo"}
+        return min(_mtu(name) for name in names)
+    if host not in by_address and not host.startswith("127."):
+        raise UserError("is not an address of this host", place=host)
+    return _mtu(by_address.get(host, "lo"))
+
+
+def _mtu(interface: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked.fileno(), _SIOCGIFMTU, struct.pack("16si12x", interface.encode(), 0))
+    return int(struct.unpack("16si12x", answer)[1])
 
 
 def elements_for(mtu: int) -> int:

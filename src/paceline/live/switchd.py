@@ -290,8 +290,8 @@ def _check(options: SwitchOptions) -> None:
 
 
 def _elements(host: str) -> int:
-    """As many elements as a packet has on the interface that is listened on; jumbo if it is all of them."""
-    return sockets.elements_for(65_536 if host == "0.0.0.0" else sockets.path_mtu(host))
+    """As many elements as a packet has on the interface that is listened on: wider aggregators would lie half empty."""
+    return sockets.elements_for(sockets.interface_mtu(host))
 
 
 def _for_upstream(wanted: dict[str, Any]) -> dict[str, Any]:

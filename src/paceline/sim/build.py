@@ -68,7 +68,8 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Si
     window = scenario.transport.window or scenario.network.bdp_packets()
     pool = 0
     # Room behind a chunk that is late, so that one loss does not stop the stream.
-    span = 1 << max(4, ((4 if scenario.transport.in_order else 2) * window - 1).bit_length())
+    ahead = 4 if scenario.transport.in_order or scenario.transport.recovery == "ask" else 2
+    span = 1 << max(4, (ahead * window - 1).bit_length())
     if any(job.has_custody for job in jobs):
         span = max(span, 1 << (budget_chunks(scenario) - 1).bit_length())
     if policy == "switchml":
@@ -210,6 +211,7 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.DUPLICATE] = threshold_of(faults.duplicate)
     control[w.REORDER] = threshold_of(faults.reorder)
     control[w.SAMPLE_EVERY_NS] = 2_000
+    control[w.TRAIN_BYTES] = setup.scenario.hosts.train
     control[w.RING_ACK_EVERY] = setup.scenario.transport.ack_every
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
 
@@ -334,7 +336,10 @@ def _fill_worker(
     sender.pool = int(sizes.pool > 0)
     sender.flush = int(not sizes.pool and not ring)
     sender.congestion = FIXED if sizes.pool else CONGESTION[transport.congestion]
-    sender.in_order = int(transport.in_order and not sizes.pool and not ring)
+    sender.inquires = int(transport.recovery == "ask" and not sizes.pool and not ring)
+    sender.in_order = int(sender.inquires or (transport.in_order and not sizes.pool and not ring))
+    sender.queue_ns = float(transport.queue_target)
+    sender.increase = transport.increase or max(1.0, (transport.window or 1) / 64)
     sender.window_max = float(sizes.pool or transport.window or 1)
     sender.window_min = min(float(transport.window_min), sender.window_max)
     sender.rto_min_ns, sender.rto_max_ns = transport.rto_min, transport.rto_max
@@ -360,6 +365,9 @@ def _fill_custodian(setup: Setup, k: int, j: int, number: int, fan_in: dict[int,
     record.patience_max_ns = scenario.custodians.patience_max
     record.eager = int(scenario.custodians.eager)
     record.patience_rtts = scenario.custodians.patience_rtts
+    record.patience_min_ns = scenario.custodians.patience
+    record.reorder_chunks = scenario.transport.reorder_chunks
+    record.passed, record.reach = -1, 1
     record.timer_ns = NEVER_NS
     for leaf, members in fan_in.items():
         world.custodians.fan_in[k, leaf] = members

@@ -93,7 +93,7 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             if link.detour >= 0 and _strike(world, link.detour, p, ecn, endpoint, now_ns):
                 endpoint = -1
             elif link.stack != NO_STACK:
-                at_stack(world, link.stack, p, ecn, endpoint, now_ns)
+                at_stack(world, entity, p, ecn, endpoint, now_ns)
                 endpoint = -1
             elif link.to_switch != 0:
                 world.pool.packets[p].flag |= ecn

@@ -8,10 +8,9 @@ from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
-from paceline.dataplane.congestion import ALONE, end_round, patience_ns
 from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.switch import admit_job
-from paceline.dataplane.wire import ACK, ANSWER, COLLISION, FLUSH, RESULT
+from paceline.dataplane.wire import ACK, ANSWER, COLLISION, FLUSH, NACK, RESULT
 from paceline.sim import ring
 from paceline.sim.compute import begin_iteration, compute_done, fail_job, layer_progress
 from paceline.sim.links import copy_packet, drop_reference, peek_free, take
@@ -121,25 +120,14 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
             custody.keep_result(
                 world.custodians, job.first_custodian + worker.rank, packet, world.pool.values, p, now_ns
             )
-        if world.senders.state[w].congestion == ALONE:
-            _end_round(world, w, now_ns)
+        if job.on_workers != 0:
+            custody.follow(world.custodians, job.first_custodian + worker.rank, world.senders.state[w])
         if world.pool.values.shape[1] > 0:
             check_result(world, w, p)
         layer = world.layer_of[job.table + packet.chunk - worker.first_chunk]
         layer_progress(world, w, layer, 1, now_ns)
         return True
     return _at_worker_asked(world, w, p, now_ns)
-
-
-@compiled_apart
-def _end_round(world: World, w: int, now_ns: int) -> None:
-    """Maybe a round of results has ended: the window is set anew, and the patience of the worker's custodian."""
-    sender = world.senders.state[w]
-    job = world.jobs[world.workers[w].job]
-    if end_round(sender, now_ns) and job.on_workers != 0:
-        custodian = world.custodians.state[job.first_custodian + world.workers[w].rank]
-        if custodian.patience_rtts > 0.0 and sender.srtt_ns > 0.0:
-            custodian.patience_ns = patience_ns(sender)
 
 
 @compiled_apart
@@ -161,6 +149,8 @@ def _at_worker_asked(world: World, w: int, p: int, now_ns: int) -> bool:
     packet = world.pool.packets[p]
     if packet.kind == ACK:
         return bool(sending.handle_ack(world.senders, w, packet, now_ns))
+    if packet.kind == NACK:
+        return bool(sending.handle_nack(world.senders, w, packet, now_ns))
     wanted = sending.handle_pull(world.senders, w, packet)
     if wanted == sending.ANSWER_IT:
         _answer(world, w, p)

@@ -73,6 +73,9 @@ class Hosts(Section):
     """Its spread, as the standard deviation of the logarithm; 2.07 makes one wake-up in a hundred take 2.5 ms."""
     packet: TimeNs = 0
     """Processor time for a packet."""
+    train: Size = 0
+    """Packets that follow each other closely cross a link in trains of up to this size, and arrive together
+    (segmentation offload: 64 kB)."""
     receive_buffer: Size = 16_777_216
     """What waits for a program beyond this is lost."""
     software_switch: bool = True
@@ -102,10 +105,17 @@ class Transport(Section):
     under SwitchML)."""
     window_min: Count = 8
     window_start: Count | None = None
-    congestion: Literal["fixed", "aimd", "alone"] = "aimd"
-    """How the window moves; see `dataplane/congestion.py`. Never under SwitchML."""
+    congestion: Literal["together", "aimd", "fixed", "alone"] = "together"
+    """How the window moves; see `dataplane/congestion.py`. `fixed` under SwitchML, `aimd` for the ring."""
+    queue_target: TimeNs = 0
+    """`together`: a longer queue, seen in round trips, shrinks the window; 0: marks and losses alone do."""
+    increase: Annotated[float, Field(gt=0)] | None = None
+    """`together`: chunks more a round, when nothing speaks against it; by default a 64th of `window`."""
+    recovery: Literal["ask", "resend"] = "ask"
+    """What is overdue is asked for, and sent again only if it is missing; or sent again at once, and taken to the
+    custodian with what the switch holds [ATP]."""
     in_order: bool = False
-    """Results overtake each other only where something was lost or fell back."""
+    """`resend`: results overtake each other only where something was lost or fell back; `ask` always takes it so."""
     rto_min: TimeNs = 200_000
     rto_max: TimeNs = 20_000_000
     rto_start: TimeNs = 2_000_000
@@ -294,7 +304,8 @@ class Scenario(Section):
 
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
-    "switchml": {"transport": {"congestion": "fixed"}},
+    "switchml": {"transport": {"congestion": "fixed", "recovery": "resend"}},
+    "ring": {"transport": {"congestion": "aimd", "recovery": "resend"}},
     "ps": {
         "transport": {"reorder_chunks": 64, "reorder_rtts": 2.0},
         "custodians": {"placement": "workers"},

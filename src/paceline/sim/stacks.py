@@ -16,7 +16,7 @@ from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.sim.links import FS_PER_NS, NO_STACK, STACK_OF_ENDPOINT, copy_packet, drop_reference
 from paceline.sim.scenario import Scenario
 from paceline.sim.topology import UNLIMITED_FS
-from paceline.sim.world import World, post
+from paceline.sim.world import TRAIN_BYTES, World, post
 
 WAKES = 4096
 """Delays to draw from; a power of two."""
@@ -52,8 +52,10 @@ def fill_stacks(links: Any, scenario: Scenario, first: int, switches: int) -> No
 
 
 @compiled_apart
-def at_stack(world: World, stack: int, p: int, ecn: int, to: int, now_ns: int) -> None:
-    """A packet has arrived at a node: it waits for the program there."""
+def at_stack(world: World, link: int, p: int, ecn: int, to: int, now_ns: int) -> None:
+    """A packet has arrived at a node by a link: it waits for the program there."""
+    carrier = world.links.state[link]
+    stack = carrier.stack
     if stack == STACK_OF_ENDPOINT:
         stack = world.stack_of[to]
     record = world.links.state[stack]
@@ -61,6 +63,11 @@ def at_stack(world: World, stack: int, p: int, ecn: int, to: int, now_ns: int) -
         place = next_random(world.random, 1) >> np.uint64(40)
         delay_ns = world.wakes_ns[np.int64(place) % world.wakes_ns.shape[0]]
         record.busy_fs = (now_ns + delay_ns) * FS_PER_NS
+        if carrier.length > 0:
+            # More follow in the same train, and arrive with it.
+            record.busy_fs += min(
+                carrier.busy_fs - now_ns * FS_PER_NS, world.control[TRAIN_BYTES] * carrier.fs_per_byte
+            )
     if ecn != 0:
         # Others may hold the same packet, without the mark.
         q = copy_packet(world.pool, p)
