@@ -91,6 +91,19 @@ def test_a_part_has_no_machine_code_and_an_entry_has_a_twin_for_compiled_callers
 
 
 @compiled_only
+def test_python_gets_an_error_for_a_part_and_no_crash() -> None:
+    def inner(x: int) -> int:
+        return x * x
+
+    alone = part(inner, **OPTIONS)
+    with pytest.raises(TypeError, match="inner is for compiled code alone"):
+        alone(3)
+    numba.njit(**OPTIONS)(lambda x: alone(x))(3)
+    with pytest.raises(TypeError, match="inner is for compiled code alone"):
+        alone(3)
+
+
+@compiled_only
 def test_what_is_on_disk_is_enough(tmp_path: Path) -> None:
     script = tmp_path / "scene.py"
     script.write_text(_SCENE)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numba
 from llvmlite import binding
-from numba.core import codegen, compiler, errors, ir, typed_passes, types, untyped_passes
+from numba.core import codegen, compiler, errors, ir, registry, typed_passes, types, untyped_passes
 from numba.core import compiler_machinery as machinery
 from numba.extending import overload
 
@@ -27,6 +27,7 @@ _register_pass: Any = machinery.register_pass
 # Numba's stubs know none of what follows.
 _JITCodeLibrary: Any = codegen.JITCodeLibrary
 _Compiler: Any = compiler.Compiler
+_Dispatcher: Any = registry.CPUDispatcher
 _EXTERNAL: Any = binding.Linkage.external
 _InlineOverloads: Any = typed_passes.InlineOverloads
 _InlineClosures: Any = untyped_passes.InlineClosureLikes
@@ -183,11 +184,21 @@ class _PartCompiler(_GuardedCompiler):
         return super().define_pipelines()
 
 
+class _PartDispatcher(_Dispatcher):  # type: ignore[misc]
+    """A part in Python's hands: there is nothing to jump to, so a call must not try."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self.py_func.__qualname__} is for compiled code alone; Python can't call it")
+
+
 def part(function: Any, **options: Any) -> Any:
     """A compiled function that compiled code alone calls."""
-    return _njit(pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
-        function
-    )
+    dispatcher = _njit(
+        pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
+    )(function)
+    if hasattr(dispatcher, "py_func"):
+        dispatcher.__class__ = _PartDispatcher
+    return dispatcher
 
 
 def entry(function: Any, **options: Any) -> Any:

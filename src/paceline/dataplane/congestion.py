@@ -32,7 +32,7 @@ shorten the queue, the queue is not ours, and the target rises until it does; it
 
 from typing import Any
 
-from paceline.dataplane.compiled import compiled, compiled_apart
+from paceline.dataplane.compiled import compiled
 from paceline.dataplane.wire import COLLISION, ECN, WINDOW_MAX
 
 FIXED = 0
@@ -137,7 +137,7 @@ def _halve(sender: Any, chunk: int) -> None:
     sender.threshold = sender.window
 
 
-@compiled_apart
+@compiled
 def end_round(sender: Any, now_ns: int) -> bool:
     """Call after results; True if a round has ended and the window was set anew."""
     if sender.congestion < ALONE or sender.highest_done < sender.round_end:
