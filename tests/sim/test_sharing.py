@@ -1,4 +1,4 @@
-"""Jobs that share a switch of programs: with windows that are agreed they go on, by rules of each worker alone they don't.
+"""Jobs that share a switch of programs: they go on where windows are agreed, and not where each worker judges alone.
 
 The old rules stay in the core to show this: what they do here, two live jobs did on a live switch.
 """

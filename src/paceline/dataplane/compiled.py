@@ -51,12 +51,22 @@ _folder_at_import = functools.cache(cache_folder)
 _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
-def compiled(function: F) -> F:
-    """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
+def _set_cache(function: Callable[..., Any]) -> None:
     if not os.environ.get("NUMBA_CACHE_DIR"):
         # Numba reads this setting when it decorates.
         config.CACHE_DIR = str(_folder_at_import(Path(function.__code__.co_filename).parent.name))
+
+
+def compiled(function: F) -> F:
+    """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
+    _set_cache(function)
     return save_under_lock(entry(function, forceinline=True, **_OPTIONS))  # type: ignore[no-any-return]
+
+
+def compiled_loop(function: F) -> F:
+    """The entry point of a program that lasts: what is long in it is called, and it compiles in a third of the time."""
+    _set_cache(function)
+    return save_under_lock(entry(function, lean=True, **_OPTIONS))  # type: ignore[no-any-return]
 
 
 def compiled_inner(function: F) -> F:

@@ -95,15 +95,20 @@ class ControlPlane:
         *,
         priority_max: int | None = None,
         slots_max: int | None = None,
-        racks: list[int] | None = None,
+        racks: int | None = None,
     ) -> Admission:
-        """Ask for a place for a job."""
+        """Ask for a place for a job; one of several racks asks the switch of its rack 0 first."""
         options = {"racks": racks, "priority_max": priority_max, "slots_max": slots_max}
         request = {"name": name, "workers": workers, **{k: v for k, v in options.items() if v is not None}}
         return self._admission(request, self._call("POST", "/v1/jobs", request))
 
-    def readmit(self, admission: Admission, epoch: int | None = None) -> Admission:
-        """After a restart of the switch: the same job, id and key. Any worker may ask, several may."""
+    def readmit(self, admission: Admission, epoch: int | None = None, rack: int | None = None) -> Admission:
+        """The same job, id and key: after a restart of the switch, or at the switch of another rack.
+
+        Any worker may ask, several may.
+        """
+        if rack is not None:
+            admission = replace(admission, request={**admission.request, "rack": rack})
         request = {
             **admission.request,
             "job": admission.job,
