@@ -193,6 +193,8 @@ class _LeanProgram(_Program):
     times as long to compile with them.
     """
 
+    _final_module: Any
+
     def _optimize_final_module(self) -> None:
         lean = binding.parse_assembly(str(self._final_module).replace("alwaysinline", "inlinehint"))
         lean.name = self._final_module.name

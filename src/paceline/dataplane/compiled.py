@@ -48,7 +48,7 @@ def bounds_checked() -> bool:
 _folder_at_import = functools.cache(cache_folder)
 
 # No reference counting (`_nrt`): compiled code creates no array, and Numba refuses it if it tries.
-_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def _set_cache(function: Callable[..., Any]) -> None:
