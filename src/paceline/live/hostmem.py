@@ -70,6 +70,10 @@ class HostReduceError(RuntimeError):
         self.rank = rank
 
 
+class RankLeftError(HostReduceError):
+    """A rank of this host has left the group while others wait for it."""
+
+
 class TensorMismatchError(HostReduceError):
     """The ranks of this host have come to one reduction with different tensors; the text says which."""
 
@@ -252,15 +256,18 @@ class HostGroup:
             self.leave()
             raise TensorMismatchError(self.names[self.rank], self._broken)
         if code == sync.TIMEOUT:
-            rank = int(sync.missing(channel.words, self.ranks, int(channel.state["turn"][0])))
+            rank, left = int(sync.missing(channel.words, self.ranks, int(channel.state["turn"][0]))), False
             what = f"did not come to the reduction within {timeout_s:g} s"
         else:
             rank = code - sync.GONE
-            left = channel.words[sync.RANKS + rank * sync.LINE + sync.LEFT]
+            left = bool(channel.words[sync.RANKS + rank * sync.LINE + sync.LEFT])
             what = "has left the group" if left else "has ended"
+        if rank == self.rank and code != sync.TIMEOUT:
+            raise HostReduceError(self.names[rank], self._broken or "the group is closed")
         self._broken = f"rank {self.names[rank]} (process {self.pids[rank]} on this host) {what}"
         self.leave()
-        raise HostReduceError(self.names[rank], self._broken)
+        error = RankLeftError if left else HostReduceError
+        raise error(self.names[rank], self._broken)
 
     def _differences(self, channel: Channel) -> str:
         """What each rank has brought; equal ranks are told together."""

@@ -2,10 +2,10 @@
 
 A *channel* is a row of int32 words that all ranks map: a count of arrivals, the number of the last barrier
 that all have reached (the word that sleepers sleep on), how many sleep, and one line for each rank: the last
-barrier that it has reached, whether it has left, and what it has brought to be reduced. A rank arrives, looks for a moment, then sleeps in the
-kernel (futex) until the last one wakes it. A sleeper wakes a few times a second to see whether those it waits
-for still live (pidfd) and whether its time is over; so a dead rank costs a fraction of a second, and a
-waiting one next to no CPU.
+barrier that it has reached, whether it has left, and a description of the tensor that it has brought. A rank
+arrives, looks for a moment, then sleeps in the kernel (futex) until the last one wakes it. A sleeper wakes a few
+times a second to see whether those it waits for still live (pidfd) and whether its time is over; so a dead rank
+costs a fraction of a second, and a waiting one next to no CPU.
 
 Words are read and written atomically, in one total order: the last to arrive either sees a sleeper and wakes
 it, or the sleeper sees the last arrival before it sleeps."""
@@ -135,6 +135,8 @@ def barrier(
         add(words, SLEEPERS, np.int32(-1))
         if _passed(words, turn):
             return OK
+        if load(words, RANKS + rank * LINE + LEFT) != 0:  # by another thread of this rank
+            return GONE + rank
         lost = gone(words, fds, fds_address, ranks, turn)
         if lost >= 0 and not _passed(words, turn):
             return GONE + lost
