@@ -288,6 +288,57 @@ def a_monitored_barrier_names_who_is_missing(rank: int) -> None:
 GLOO: list[Any] = []
 
 
+def a_restart_finds_nothing_of_the_attempt_before(rank: int) -> None:
+    """The same Store under the same names, as after `torchrun --max-restarts`; the first attempt ends by abort."""
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    port = int(os.environ["MASTER_PORT"]) + 1
+    meeting = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=60))
+    for attempt in range(2):
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+        dist.init_process_group(
+            "paceline", store=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=30)
+        )
+        tensor = torch.ones(5)
+        dist.all_reduce(tensor)
+        assert (tensor == 2).all()
+        dist.group.WORLD.abort()  # type: ignore[union-attr]
+        dist.destroy_process_group()
+
+
+def options_are_taken_or_refused(rank: int) -> None:
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    import paceline.torch
+    from paceline.errors import UserError
+    from paceline.torch.settings import Settings
+
+    alone = dist.new_group([0, 1], pg_options=Settings(remaining_s=50.0, job="by options"))
+    shown = next(s for s in paceline.torch.status() if s["group"] == alone.group_name)
+    assert shown["priority"] != 128
+    gloo: Any = dist.ProcessGroupGloo._Options()
+    gloo._devices = [dist.ProcessGroupGloo.create_device(interface="lo")]
+    gloo._threads = 3
+    before = len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    threaded = dist.new_group([0, 1], pg_options=gloo)
+    assert len(os.listdir("/proc/self/task")) >= before + 3  # noqa: PTH208
+    doubles = torch.ones(3, dtype=torch.float64)
+    dist.all_reduce(doubles, group=threaded)
+    assert doubles.tolist() == [2] * 3
+    with pytest.raises(UserError, match="pg_options"):
+        dist.new_group([0, 1], pg_options=object())
+    with pytest.raises(UserError, match="cuda:gloo would be lost"):
+        dist.new_group([0, 1], backend="cpu:paceline,cuda:gloo")
+    with pytest.raises(UserError, match="would be lost"):
+        dist.new_group([0, 1], backend="cuda:gloo,cpu:paceline")
+
+
 def one_world(rank: int) -> dict[str, str]:
     import torch.distributed as dist
 
@@ -308,11 +359,12 @@ def one_world(rank: int) -> dict[str, str]:
             a_compiled_model_trains,
             a_group_can_be_split,
             calls_are_counted_profiled_and_shown,
+            options_are_taken_or_refused,
         ],
         rank,
     )
     dist.destroy_process_group()
-    return told
+    return told | run_cases([a_restart_finds_nothing_of_the_attempt_before], rank)
 
 
 def test_what_torch_does_with_a_group(tmp_path: Path) -> None:
