@@ -65,9 +65,13 @@ def test_a_stranger_is_not_taken_for_a_worker(tmp_path: Path) -> None:
     host, port, _ = json.loads(meeting.get("line/0"))
     with socket.create_connection((host, port), 30) as stranger:
         stranger.sendall(b"0" * 32 + b"   1")
+        worker = Lifelines(meeting, 1, 2, "127.0.0.1", 60)  # type: ignore[arg-type]
+        thread.join(60)
         assert stranger.recv(1) == b""
-    worker = Lifelines(meeting, 1, 2, "127.0.0.1", 60)  # type: ignore[arg-type]
-    thread.join(60)
-    assert made[0].ended() == set()
-    worker.close()
+    assert made[0].ended() == worker.ended() == set()
+    worker.drop()
+    end = time.monotonic() + 30
+    while not made[0].ended() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert made[0].ended() == {1}, "the stranger was kept in its place"
     made[0].close()

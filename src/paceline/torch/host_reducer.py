@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.distributed import AllreduceOptions, ReduceOp
 
-from paceline.live.hostmem import HostGroup, HostReduceError
+from paceline.live.hostmem import HostGroup
 from paceline.torch.journal import Journal
 from paceline.torch.line import Line
 from paceline.torch.reduction import DRAIN_S, Reduction
@@ -29,7 +29,7 @@ class HostReducer:
         divisor = reduction.divisor(self._host.ranks)
         try:
             self._host.all_reduce(reduction.array, reduction.kind, divisor, reduction.timeout_s)
-        except HostReduceError as error:
+        except Exception as error:
             if not self._journal.counters["failed"]:
                 self._journal.change("failed", str(error), bad=True)
             reduction.work.end(error)

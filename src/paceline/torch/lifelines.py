@@ -15,12 +15,13 @@ import socket
 import time
 import weakref
 from contextlib import suppress
+from typing import Any
 
 from paceline.torch.rendezvous import Keys
 
 PROBES = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
 """After 2 s without traffic the kernel asks every second, and gives up after the third question."""
-_GOODBYE = b"."
+_KEPT, _GOODBYE = b"+", b"."
 _TOKEN_BYTES = 32
 _GREETING_BYTES = _TOKEN_BYTES + 4
 
@@ -34,22 +35,33 @@ class Lifelines:
         self._ended: set[int] = set()
         _MADE.add(self)
         token = secrets.token_hex(_TOKEN_BYTES // 2)
-        end = time.monotonic() + timeout_s
-        with socket.create_server((address, 0), backlog=workers) as server:
+        try:
+            server = socket.create_server((address, 0), backlog=workers)
+        except OSError:
+            keys.set(f"line/{worker}", json.dumps(None))
+            return
+        with server:
             keys.set(f"line/{worker}", json.dumps([*server.getsockname()[:2], token]))
             for other in range(worker):
-                host, port, theirs = json.loads(keys.get(f"line/{other}"))
-                with suppress(OSError):
-                    self._keep(other, _call(host, port, f"{theirs}{worker:4d}", timeout_s))
-            while len(self._lines) < workers - 1 and (left_s := end - time.monotonic()) > 0:
+                listener = json.loads(keys.get(f"line/{other}"))
+                line = _call(listener, worker, timeout_s) if listener is not None else None
+                if line is not None:
+                    self._keep(other, line)
+            callers = [w for w in range(worker + 1, workers) if json.loads(keys.get(f"line/{w}")) is not None]
+            end = time.monotonic() + timeout_s
+            while not self._lines.keys() >= set(callers) and (left_s := end - time.monotonic()) > 0:
                 server.settimeout(left_s)
                 with suppress(OSError):
-                    line = server.accept()[0]
-                    caller = _greeting(line, token, left_s)
-                    if worker < caller < workers and caller not in self._lines:
-                        self._keep(caller, line)
-                    else:
-                        line.close()
+                    self._answer(server.accept()[0], token, callers, left_s)
+
+    def _answer(self, line: socket.socket, token: str, callers: list[int], timeout_s: float) -> None:
+        """Keep the line of a worker, and tell it so: a line that one side alone keeps would look broken to it."""
+        caller = _greeting(line, token, timeout_s)
+        if caller not in callers or caller in self._lines:
+            line.close()
+            return
+        line.sendall(_KEPT)
+        self._keep(caller, line)
 
     def _keep(self, worker: int, line: socket.socket) -> None:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -98,10 +110,21 @@ def _in_a_copy() -> None:
 os.register_at_fork(after_in_child=_in_a_copy)
 
 
-def _call(host: str, port: int, greeting: str, timeout_s: float) -> socket.socket:
-    line = socket.create_connection((host, port), timeout_s)
-    line.sendall(greeting.encode())
-    return line
+def _call(listener: list[Any], worker: int, timeout_s: float) -> socket.socket | None:
+    """A line that the other one has said to keep, or none."""
+    host, port, token = listener
+    try:
+        line = socket.create_connection((host, port), timeout_s)
+    except OSError:
+        return None
+    with suppress(OSError):
+        line.sendall(f"{token}{worker:4d}".encode())
+        if line.recv(1) == _KEPT:
+            return line
+    with suppress(OSError):
+        line.sendall(_GOODBYE)  # it may be kept yet
+    line.close()
+    return None
 
 
 def _greeting(line: socket.socket, token: str, timeout_s: float) -> int:

@@ -17,7 +17,7 @@ from paceline.torch.reduction import Reducer
 from paceline.torch.rendezvous import Keys, Place
 from paceline.torch.settings import Settings
 
-MEET_S = 30.0
+MEET_S = 10.0
 """So long the workers wait for each other's connection; all have told their addresses before."""
 
 

@@ -89,11 +89,11 @@ class TwoLevelReducer:
         if r.work.is_completed():  # an earlier segment failed
             return
         dtype = np.int32 if r.kind == "int32" else np.float32
-        segment.total = np.empty(segment.values.shape[0] if self._exchange else 0, dtype)
         try:
+            segment.total = np.empty(segment.values.shape[0] if self._exchange else 0, dtype)
             whole = (r.array.shape[0], r.divisor(self._ranks))
             self._host.reduce_to_first(segment.values, r.kind, segment.total, r.timeout_s, whole)
-        except HostReduceError as error:
+        except Exception as error:
             self._fail(segment, error)
             return
         if self._exchange is not None:
@@ -114,20 +114,22 @@ class TwoLevelReducer:
                 return
         try:
             self._host.give(segment.total, r.kind, segment.values, r.divisor(self._ranks), r.timeout_s)
-        except HostReduceError as error:
+        except Exception as error:
             self._fail(segment, error)
             return
         if segment.is_last:
             self._journal.count("reductions_host")
             r.work.end()
 
-    def _fail(self, segment: "_Segment", error: HostReduceError) -> None:
-        """A rank of this host is gone, or its first rank was told that another host's is."""
-        reason = str(error)
+    def _fail(self, segment: "_Segment", error: Exception) -> None:
+        """A rank of this host is gone, or its first rank was told that another host's is; or this one cannot go on."""
+        reason = str(error) or repr(error)
+        self._host.leave()
         if isinstance(error, RankLeftError):
             reason = last_word(self._keys, 2.0) or reason
         tell_everyone(self._keys, reason)
-        lost = DistBackendError(reason) if isinstance(error, TensorMismatchError) else PeerLostError(reason)
+        gone = isinstance(error, HostReduceError) and not isinstance(error, TensorMismatchError)
+        lost = PeerLostError(reason) if gone else DistBackendError(reason)
         if self._exchange is not None:
             self._exchange.end(lost)
         elif not self._journal.counters["failed"]:

@@ -99,8 +99,6 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         if opts is None or not hasattr(opts, "reduceOp"):
             opts = _options(opts, timeout)
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        if self._closed:
-            raise DistBackendError("the group is closed")
         if not supported(tensors, opts.reduceOp):
             self.journal.count("through_gloo")
             return self._plain.allreduce(tensors, opts)
@@ -137,6 +135,8 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
     def _reduce(
         self, tensor: torch.Tensor, op: str, priority: int | None, timeout_s: float | None, blocking: bool
     ) -> PacelineWork:
+        if self._closed:
+            raise DistBackendError("the group is closed")
         dense = dense_of(tensor)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         work = PacelineWork([tensor], limit_s, self._callbacks)

@@ -61,6 +61,7 @@ class PacelineWork(_Work):  # type: ignore[misc]
                 return
             self._ended, self._error = True, error
             event, future, listeners = self._event, self._future, self._listeners
+            self._listeners, self._before_end = [], None  # and what they hold
         for listener in listeners:
             listener(error)
         if event is not None:
