@@ -17,8 +17,8 @@ from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
+from paceline.dataplane.help.detect import LEADING, end_iteration, end_window
 from paceline.dataplane.sender import NEVER_NS
-from paceline.dataplane.straggler import LEADING, end_iteration, end_window
 from paceline.live.agent_results import note
 from paceline.live.agent_state import EVENT_LEADS_AGAIN, EVENT_STRAGGLES, Loop
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from paceline.dataplane.straggler import ROLE_NAMES, Detection, explain
+from paceline.dataplane.help.detect import ROLE_NAMES, Detection, explain
 from paceline.live.agent_state import (
     CLOSED,
     DISAGREED,

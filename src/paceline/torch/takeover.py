@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.dataplane.shares import MICRO_BATCHES_MAX
+from paceline.dataplane.help.shares import MICRO_BATCHES_MAX
 from paceline.torch.takeover_keeper import Keeper
 from paceline.torch.takeover_line import Line, TakeoverError
 from paceline.torch.takeover_report import Report

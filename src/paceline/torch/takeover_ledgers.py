@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.ledger import (
+from paceline.dataplane.help.ledger import (
     CLAIMED,
     COMPUTED,
     FREE,

@@ -1,13 +1,18 @@
 """Who leads and who straggles: detection [ours].
 
-SA-ATP lets leading workers help a straggling one [PAPERS 2]. Before any help stands the decision who straggles, a pure
-function of what is passed in; the other one, who computes what, is in `ledger.py`.
+SA-ATP lets leading workers help a straggling one. Before any help stands the decision who straggles, a pure
+function of what is passed in; the other one, who computes what, is in `takeover.py`.
 
 Each window the caller reports, for every worker, how far its gradients are computed and how far they are delivered,
 both in chunks since the start of the job. A worker is behind if it has delivered more than `theta_chunks` less than
 the median of the leaders. Behind for `windows` windows in a row, it straggles; after `clean_iterations` whole
 iterations without being behind, it leads again. What it is slow at is told apart: if its computation is behind as
 well, it is a compute straggler, else a bandwidth straggler. `explain` says in words what was decided, with the figures.
+
+A window of chunks without results couples the workers: nobody can be further ahead of a slow link than that. So a lag
+of delivery counts in windows there (`coupled_lag`). Where drivers know no more than that, it is a suspicion only, since
+a worker that merely began last looks just so while links are full: `suspect` wants it to last, and `learn` makes the
+next suspicion last twice as long if help has not proved it.
 """
 
 from typing import Any, NamedTuple
@@ -36,6 +41,11 @@ WORKER = np.dtype(
 """What detection keeps of a worker."""
 
 OPTIONS = np.dtype([("theta_chunks", "i8"), ("windows", "i4"), ("clean_iterations", "i4")], align=True)
+
+COUPLED_SHARE = 0.75
+"""So much of a window, queued at a host's own port or without the results that others have, counts as theta."""
+DOUBTS_MAX = 8
+"""However often a link was suspected wrongly: more than 256 windows need not be waited for."""
 
 
 class Detection(NamedTuple):
@@ -118,6 +128,34 @@ def _median_of_leaders(workers: Any, scratch: Any, computed: bool) -> int:
         scratch[place] = value
         count += 1
     return int(scratch[count // 2])
+
+
+@compiled
+def coupled_lag(theta_chunks: int, lag_chunks: int, window_chunks: float) -> int:
+    """A lag under a window that couples the workers, in chunks as `theta_chunks` counts them."""
+    return int(theta_chunks * (lag_chunks / max(1.0, window_chunks)) / COUPLED_SHARE)
+
+
+@compiled
+def suspect(report: Any, theta_chunks: int, fullest: int) -> int:
+    """The lag of a worker that has not got its window out, in chunks; 0 until that has lasted for long enough.
+
+    `fullest` is the most that any worker has out.
+    """
+    missing = max(0, fullest - (report.sent - report.finished))
+    lag = coupled_lag(theta_chunks, missing, float(report.window))
+    report.suspected = report.suspected + 1 if lag > theta_chunks else 0
+    return int(lag) if report.suspected >= 1 << min(report.doubts, DOUBTS_MAX) else 0
+
+
+@compiled
+def learn(report: Any, worker: Any) -> None:
+    """Was it right to take this worker for a straggler? By what a window of help has shown."""
+    if worker.behind_windows > 0:
+        report.confirmed = 1
+    if worker.role == LEADING:
+        report.doubts = 0 if report.confirmed != 0 else report.doubts + 1
+        report.confirmed = report.suspected = 0
 
 
 def explain(detection: Detection, rank: int) -> str:

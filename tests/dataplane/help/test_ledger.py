@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.dataplane import ledger as books
-from paceline.dataplane.ledger import NOBODY
-from paceline.dataplane.shares import ALL_SHARES, share_bits
+from paceline.dataplane.help import ledger as books
+from paceline.dataplane.help.ledger import NOBODY
+from paceline.dataplane.help.shares import ALL_SHARES, share_bits
 
 LEASE_NS = 100
 

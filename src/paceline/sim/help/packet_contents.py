@@ -10,30 +10,39 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane import sender as sending
-from paceline.sim.claiming import WAITING, Claiming
-from paceline.sim.takeover import is_whole
+from paceline.dataplane.help.ledger import is_whole
+from paceline.sim.help.claims import WAITING, Claims
+from paceline.sim.help.helped_job import HelpedJob
+from paceline.sim.help.racks import Racks
 
 
-class Contributing(Claiming):
-    """A coordinator that says what packets hold, and whether that is all there has to be."""
+class PacketContents:
+    """What packets of a job hold, and whether that is all there has to be."""
+
+    def __init__(self, job: HelpedJob, claims: Claims, racks: Racks) -> None:
+        self._job, self._claims, self._racks = job, claims, racks
+        self.carriers: dict[int, int] = {}
+        """In one rack, where bits alone are counted: who carries the bit of a dead worker."""
 
     def finalise(self, rank: int, now_ns: int) -> None:
         """Fix what a worker's packets of this iteration hold, before the first of them."""
-        plan = self.plans[rank]
+        plan = self._claims.plans[rank]
         plan.final = True
-        if self.settled != self.ledgers.iteration:
+        if self._claims.settled != self._claims.ledgers.iteration:
             # With several stragglers each worker keeps its bit, whatever it has taken or given: bits alone are
             # counted, and since the ledgers part the work, the sum over all bits is the sum over all samples.
-            self.settled = self.ledgers.iteration
+            self._claims.settled = self._claims.ledgers.iteration
             # In several racks always: a rack's sum with another rack's shares would be none.
-            self.by_shares = not self.spread and (len(self.ledgers.open) <= 1 or bool(self.dead))
+            self._claims.by_shares = not self._racks.are_spread and (
+                len(self._claims.ledgers.open) <= 1 or bool(self._job.dead)
+            )
             self.carriers = {}
-        carries = 0 if rank in self.ledgers.open else 1 << rank
+        carries = 0 if rank in self._claims.ledgers.open else 1 << rank
         for adopted in plan.adopted:
             carries |= 1 << adopted
         shares = {}
-        for owner in self.ledgers.open:
-            share = self.ledgers.share(owner, rank)
+        for owner in self._claims.ledgers.open:
+            share = self._claims.ledgers.share(owner, rank)
             if is_whole(share):
                 carries |= 1 << owner
             elif share and not carries >> owner & 1:
@@ -42,37 +51,37 @@ class Contributing(Claiming):
 
     def contribute(self, rank: int, carries: int, shares: dict[int, int]) -> None:
         """What a worker's packets hold: whole contributions, and shares of others'."""
-        worker: Any = self.workers[rank]
+        worker: Any = self._job.workers[rank]
         worker.helped = int(carries != 1 << rank or bool(shares))
         worker.carries = np.uint64(carries)
-        self.world.shares[self.first + rank] = 0
+        self._job.world.shares[self._job.first + rank] = 0
         for owner, share in shares.items():
-            self.world.shares[self.first + rank, owner] = share
-        if self.spread and self.policy != "switchml":
-            if self.dead:
-                self.show_bits(rank)
-                self.see_cover(rank)
+            self._job.world.shares[self._job.first + rank, owner] = share
+        if self._racks.are_spread and self._job.policy != "switchml":
+            if self._job.dead:
+                self._racks.show_bits(self._job, rank)
+                self.update_hold(rank)
             return
-        if self.policy == "switchml" or not self.by_shares:
+        if self._job.policy == "switchml" or not self._claims.by_shares:
             carries = 1 << rank | sum(1 << dead for dead, by in self.carriers.items() if by == rank)
             shares = {}
         # Where packets tell shares, everyone has some of one owner at most.
         ((owner, share),) = shares.items() or ((0, 0),)
-        if self.policy != "switchml":
+        if self._job.policy != "switchml":
             sending.set_share(
-                self.world.senders,
-                self.first + rank,
+                self._job.world.senders,
+                self._job.first + rank,
                 np.uint64(carries),
-                self.seats.owner(owner) if share else 0,
+                self._racks.owner(owner) if share else 0,
                 np.uint64(share),
             )
-        if self.dead and not self.by_shares:
-            self.see_cover(rank)
+        if self._job.dead and not self._claims.by_shares:
+            self.update_hold(rank)
 
-    def see_cover(self, rank: int) -> None:
+    def update_hold(self, rank: int) -> None:
         """Where bits alone are counted, the bit of a dead worker waits until its work has been taken."""
-        worker = self.workers[rank]
-        carried = self.seats.carried(rank) if self.spread else rank in self.carriers.values()
+        worker = self._job.workers[rank]
+        carried = self._racks.carried(rank) if self._racks.are_spread else rank in self.carriers.values()
         if carried and not self.is_covered(self.exchange_of(rank)):
             worker.hold = WAITING
         elif worker.hold == WAITING:
@@ -80,19 +89,21 @@ class Contributing(Claiming):
 
     def exchange_of(self, rank: int) -> int:
         """The iteration whose sums a worker sends, or is about to send."""
-        plan = self.plans[rank]
-        return max(int(self.workers[rank].first_chunk) // self.chunks, plan.iteration if plan.final else 0)
+        plan = self._claims.plans[rank]
+        return max(
+            int(self._job.workers[rank].first_chunk) // self._job.chunks, plan.iteration if plan.final else 0
+        )
 
     def is_covered(self, iteration: int) -> bool:
         """Has somebody taken all that the dead have left undone in an iteration?
 
         Of one before that of the ledgers somebody has all results; of a later one nobody has begun to stand in.
         """
-        if iteration != self.ledgers.iteration:
-            return iteration < self.ledgers.iteration
-        for owner in self.dead:
-            self.open_ledger(owner, 0)
+        if iteration != self._claims.ledgers.iteration:
+            return iteration < self._claims.ledgers.iteration
+        for owner in self._job.dead:
+            self._claims.open_ledger(owner, 0)
         return not any(
-            self.ledgers.free(owner) and (owner in self.dead or self.is_final(owner))
-            for owner in self.ledgers.open
+            self._claims.ledgers.free(owner) and (owner in self._job.dead or self._claims.is_final(owner))
+            for owner in self._claims.ledgers.open
         )

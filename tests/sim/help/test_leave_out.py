@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.report.simulation import exactness, help_lines
-from tests.sim.help_scenes import helped, iterations_of, kinds, run, slow
+from tests.sim.help.scenes import helped, iterations_of, kinds, run, slow
 
 
 @pytest.mark.parametrize("mode", ["backup", "timeout"])

@@ -9,8 +9,7 @@ import pytest
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import switch as sw
 from paceline.dataplane import wire
-from paceline.dataplane.memory import FILLING, HELD
-from paceline.dataplane.shares import (
+from paceline.dataplane.help.shares import (
     ALL_SHARES,
     DISJOINT,
     OTHER_OWNER,
@@ -20,6 +19,7 @@ from paceline.dataplane.shares import (
     place_of,
     share_bits,
 )
+from paceline.dataplane.memory import FILLING, HELD
 from tests.dataplane.headers import Bench, header, mask_of
 from tests.dataplane.test_custodian import Keeper
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.help_scenes import dying, helped, iterations_of, kinds, run, slow
+from tests.sim.help.scenes import dying, helped, iterations_of, kinds, run, slow
 
 RACKS = {"topology": "leaf-spine", "leaves": 2}
 STRUCK = {"loss": 0.03, "duplicate": 0.03, "reorder": 0.03}

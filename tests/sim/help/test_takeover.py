@@ -1,9 +1,9 @@
 """Takeover: leaders compute micro-batches of a straggler, and every sum stays exact."""
 
 import pytest
+from paceline.dataplane.help.ledger import Ledgers, is_whole
 
-from paceline.sim.takeover import Ledgers, is_whole
-from tests.sim.help_scenes import helped, iterations_of, kinds, run, slow
+from tests.sim.help.scenes import helped, iterations_of, kinds, run, slow
 from tests.sim.scenes import facts
 
 POLICIES = ("esa", "atp", "always-preempt", "coin-flip", "switchml")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim.help_scenes import helped, iterations_of, kinds, run, slow
+from tests.sim.help.scenes import helped, iterations_of, kinds, run, slow
 
 STRUCK = {"loss": 0.05, "duplicate": 0.05, "reorder": 0.05}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.help_scenes import helped, iterations_of, kinds, run, slow
+from tests.sim.help.scenes import helped, iterations_of, kinds, run, slow
 
 SENDS_MUCH = {"size": 200_000, "ratio": 0.5}
 

@@ -8,15 +8,15 @@ dead worker that no helper has room for is adopted: one helper computes all of i
 """
 
 import heapq
-from typing import Any
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from paceline.sim import world as w
-from paceline.sim.build import Setup
-from paceline.sim.roles import Roles
-from paceline.sim.takeover import Claim, Ledgers, WorkPlan
-from paceline.sim.watching import Plan
+from paceline.dataplane.help.ledger import Claim, Ledgers
+from paceline.dataplane.help.recovery import find_adoptable, find_orphan
+from paceline.dataplane.help.roles import choose_owners
+from paceline.sim.help.helped_job import HelpedJob
+from paceline.sim.help.micro_batching import MicroBatching
+from paceline.sim.help.racks import Racks
+from paceline.sim.help.watch import Watch
 
 RECALLED = 1
 """A worker's `hold`: it has sent, and computes something more before it sends again."""
@@ -24,36 +24,62 @@ WAITING = 2
 """A worker's `hold`: it is ready, but what its packets stand for is not computed yet."""
 
 
-class Claiming(Roles):
-    """A coordinator that keeps the ledgers of a job."""
+@dataclass
+class WorkPlan:
+    """What the coordinator knows of one worker's iteration."""
 
-    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
-        super().__init__(setup, j, plan)
-        self.latency_ns = self.help.latency
-        self.plans = [WorkPlan() for _ in range(self.n)]
+    iteration: int = -1
+    held: Claim | None = None
+    """The micro-batch of somebody's ledger that it works on."""
+    following: list[Claim] = field(default_factory=list)
+    asked: bool = False
+    """Has it asked for what follows?"""
+    pending: bool = False
+    """... and the coordinator has not answered yet."""
+    ready_ns: int = 0
+    """When the answer is with it."""
+    owner: int = -1
+    """Whose micro-batches it has taken: one owner's where packets tell shares, and those it adopted as a whole."""
+    helps: bool = False
+    """A straggler that is done with its own, and takes others' as a leader does."""
+    stopped: bool = False
+    """A straggler that leaves the rest of its own to helpers."""
+    adopted: set[int] = field(default_factory=set)
+    committed: bool = False
+    """Nobody else can take what it works on any more."""
+    gate: int = -1
+    """The order that it gets when all leaders are ready for their last backward pass; -1 if it is not."""
+    final: bool = False
+    began_ns: int = 0
+
+
+class Claims:
+    """Those of one job: its ledgers, and what every worker holds and is about to."""
+
+    def __init__(
+        self, job: HelpedJob, watch: Watch, cutting: MicroBatching, racks: Racks, ledgers: Ledgers
+    ) -> None:
+        self._job, self._watch, self._cutting, self._racks = job, watch, cutting, racks
+        self.ledgers = ledgers
+        self.plans = [WorkPlan() for _ in range(job.n)]
         self.settled = -1
+        """The iteration of which it is settled how packets tell what they hold."""
         self.by_shares = True
-        self.carriers: dict[int, int] = {}
-        self.ledgers = Ledgers(self.job.parts, self.unit_ns, round(self.help.lease * self.unit_ns))
+        """Do its packets tell shares, or bits alone?"""
+
+    def owners(self) -> list[int]:
+        """Whose work others may take."""
+        return choose_owners(self._watch.roles(), self._job.dead, self._cutting.policy.pays)
 
     def orphan(self, rank: int) -> int:
-        """A dead worker whose part a straggler must compute, since nobody else will come to it; -1 if there is none.
-
-        What it has begun to adopt it adopts as a whole, whoever may have come since.
-        """
-        for owner in sorted(self.plans[rank].adopted & self.dead & self.ledgers.open.keys()):
-            if self.adopter(owner) == rank and self.ledgers.free(owner):
-                return owner
-        if any(self.may_come(other) for other in self.alive() if other != rank):
-            return -1
-        for owner in sorted(self.dead & self.ledgers.open.keys()):
-            if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank}:
-                return owner
-        return -1
+        """A dead worker whose part a straggler must compute, since nobody else will; -1 if there is none."""
+        adopted = self.plans[rank].adopted
+        coming = any(self.may_come(other) for other in self._job.alive() if other != rank)
+        return find_orphan(self.ledgers, rank, self._job.dead, adopted, self.adopter, coming)
 
     def adopter(self, owner: int) -> int:
         """Who computes all of a dead worker's part alone, and carries its bit; -1 if nobody does."""
-        for rank in self.alive():
+        for rank in self._job.alive():
             plan = self.plans[rank]
             if plan.iteration == self.ledgers.iteration and owner in plan.adopted:
                 return rank
@@ -63,30 +89,30 @@ class Claiming(Roles):
         """Will this worker ask for something to compute in this iteration, or may it be called back?"""
         if rank in self.ledgers.open:
             return False
-        behind = self.ledgers.iteration - int(self.workers[rank].iteration)
+        behind = self.ledgers.iteration - int(self._job.workers[rank].iteration)
         final = self.plans[rank].final and self.plans[rank].iteration == self.ledgers.iteration
-        computes = behind == 0 and not final and self.is_cut(rank)
-        return behind > 0 or computes or self.workers[rank].hold == RECALLED
+        computes = behind == 0 and not final and self._job.is_cut(rank)
+        return behind > 0 or computes or self._job.workers[rank].hold == RECALLED
 
     def open_ledger(self, owner: int, now_ns: int) -> bool:
         """The owner's ledger of this iteration, begun where the owner is; False if it has nothing to give."""
         if owner in self.ledgers.open:
             return True
-        if owner in self.dead:
+        if owner in self._job.dead:
             self.ledgers.create(owner, 0, False, now_ns)
             return True
         if self.settled == self.ledgers.iteration and self.by_shares:
             # Packets of this iteration hold shares of one owner; an aggregator has no room for another's.
             return False
-        worker = self.workers[owner]
+        worker = self._job.workers[owner]
         done = int(worker.micro)
         if (
             worker.iteration != self.ledgers.iteration
-            or not self.is_cut(owner)
-            or worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
+            or not self._job.is_cut(owner)
+            or self._job.sends(owner)
             or self.plan_of(owner).final
             or self.plan_of(owner).asked
-            or done >= self.job.parts
+            or done >= self._job.spec.parts
         ):
             return False
         self.ledgers.create(owner, done, True, now_ns)
@@ -97,36 +123,28 @@ class Claiming(Roles):
 
     def plan_of(self, rank: int) -> WorkPlan:
         """What is known of a worker's present iteration."""
-        iteration = int(self.workers[rank].iteration)
+        iteration = int(self._job.workers[rank].iteration)
         if self.plans[rank].iteration != iteration:
             self.plans[rank] = WorkPlan(iteration)
         return self.plans[rank]
 
     def is_final(self, rank: int) -> bool:
         """Is it fixed what this worker's packets of the iteration hold?"""
-        plan, worker = self.plans[rank], self.workers[rank]
+        plan, worker = self.plans[rank], self._job.workers[rank]
         if plan.iteration == self.ledgers.iteration and worker.iteration == plan.iteration:
             return plan.final
         # Before anybody straggled or died, workers did not ask.
-        sends = worker.phase in (w.BACKWARD, w.DRAINING, w.FINISHED)
-        return int(worker.iteration) >= self.ledgers.iteration + (0 if sends else 1)
-
-    def given_ns(self) -> Any:
-        given = np.zeros(self.n, dtype=np.int64)
-        for owner in self.ledgers.open:
-            if self.workers[owner].iteration == self.ledgers.iteration:
-                given[owner] = self.ledgers.given(owner) * self.unit_ns
-        return given
+        return int(worker.iteration) >= self.ledgers.iteration + (0 if self._job.sends(rank) else 1)
 
     def counts_bits(self) -> bool:
         """Do packets of this iteration tell no shares, so that a helper may have some of several owners?"""
-        if self.spread or self.policy == "switchml":
+        if self._racks.are_spread or self._job.policy == "switchml":
             return True
         if self.settled == self.ledgers.iteration:
             return not self.by_shares
-        return len(self.ledgers.open) > 1 and not self.dead
+        return len(self.ledgers.open) > 1 and not self._job.dead
 
-    def part_owners(self) -> list[int]:
+    def drop_extra_owners(self) -> list[int]:
         """Somebody has died: packets tell shares from now on, of one owner each.
 
         Whoever has some of several owners drops all but the first's, and a straggler all that is not its own. Nothing
@@ -134,9 +152,9 @@ class Claiming(Roles):
         that waited at the gate.
         """
         at_gate: list[int] = []
-        if self.spread or self.settled == self.ledgers.iteration:
+        if self._racks.are_spread or self.settled == self.ledgers.iteration:
             return at_gate
-        for rank in self.alive():
+        for rank in self._job.alive():
             plan = self.plans[rank]
             if plan.iteration != self.ledgers.iteration:
                 continue
@@ -157,33 +175,35 @@ class Claiming(Roles):
     def pace_of(self, rank: int) -> int:
         """How long a worker takes for a micro-batch."""
         slow = rank in self.ledgers.open
-        return round(self.ledgers.pace_ns.get(rank, self.unit_ns)) if slow else self.unit_ns
+        return round(self.ledgers.pace_ns.get(rank, self._job.unit_ns)) if slow else self._job.unit_ns
 
     def is_better_left(self, owner: int, now_ns: int) -> bool:
         """Would the helpers be done with all that is free before the owner is with one?
 
         Those count that are sure to ask again: then somebody takes what the owner leaves.
         """
-        if self.dead:
+        if self._job.dead:
             return False
         ready_ns = []
-        for rank in self.alive():
+        for rank in self._job.alive():
             plan = self.plans[rank]
-            worker = self.workers[rank]
+            worker = self._job.workers[rank]
             if rank in self.ledgers.open or int(worker.iteration) != self.ledgers.iteration:
                 continue
             here = plan.iteration == self.ledgers.iteration
             answered = plan.asked and not plan.pending and not plan.following
             elsewhere = plan.owner not in (-1, owner) and not self.counts_bits()
-            if self.is_cut(rank) and not (here and (plan.final or plan.gate >= 0 or answered or elsewhere)):
-                left = max(1, self.job.parts - int(worker.micro)) + (len(plan.following) if here else 0)
-                ready_ns.append(now_ns + left * self.unit_ns)
+            if self._job.is_cut(rank) and not (
+                here and (plan.final or plan.gate >= 0 or answered or elsewhere)
+            ):
+                left = max(1, self._job.spec.parts - int(worker.micro)) + (len(plan.following) if here else 0)
+                ready_ns.append(now_ns + left * self._job.unit_ns)
         if not ready_ns:
             return False
         heapq.heapify(ready_ns)
         done_ns = now_ns
         for _ in range(self.ledgers.free(owner)):
-            done_ns = ready_ns[0] + self.unit_ns
+            done_ns = ready_ns[0] + self._job.unit_ns
             heapq.heapreplace(ready_ns, done_ns)
         return done_ns <= now_ns + self.pace_of(owner)
 
@@ -204,7 +224,7 @@ class Claiming(Roles):
                 continue
             done_ns = ready_ns + self.pace_of(rank)
             # Who has sent computes no more, and who has stopped is about to send.
-            works = owner not in self.dead and not self.plans[owner].stopped and not self.is_final(owner)
+            works = owner not in self._job.dead and not self.plans[owner].stopped and not self.is_final(owner)
             if not self.ledgers.worth_taking(owner, now_ns, done_ns, works):
                 continue
             if best is None or self.load(owner) > self.load(best):
@@ -217,7 +237,7 @@ class Claiming(Roles):
             return []
         if plan.owner < 0:
             plan.owner = best
-        self.claims["second" if second else "first"] += 1
+        self._job.claims["second" if second else "first"] += 1
         self.say_claim(rank, got, second, now_ns)
         return [got]
 
@@ -228,17 +248,17 @@ class Claiming(Roles):
         if got is None:
             return []
         self.plans[rank].adopted.add(owner)
-        self.claims["first"] += 1
+        self._job.claims["first"] += 1
         self.say_claim(rank, got, False, now_ns)
         return [got]
 
     def adoptable(self, rank: int) -> int:
         """A dead worker with something to compute that no helper has room for; -1 if there is none."""
-        for owner in sorted(self.dead & self.ledgers.open.keys()):
-            helpers = [other for other in self.alive() if other != rank and self.may_help(other, owner)]
-            if self.ledgers.free(owner) and self.ledgers.takers(owner) <= {rank} and not helpers:
-                return owner
-        return -1
+
+        def somebody_else_helps(owner: int) -> bool:
+            return any(self.may_help(other, owner) for other in self._job.alive() if other != rank)
+
+        return find_adoptable(self.ledgers, rank, self._job.dead, somebody_else_helps)
 
     def may_help(self, rank: int, owner: int) -> bool:
         """Will this worker come to compute some of the owner's, without adopting it as a whole?"""
@@ -247,9 +267,9 @@ class Claiming(Roles):
             plan.owner not in (-1, owner) and plan.iteration == self.ledgers.iteration
         ):
             return False
-        computes = int(self.workers[rank].iteration) == self.ledgers.iteration and self.is_cut(rank)
+        computes = int(self._job.workers[rank].iteration) == self.ledgers.iteration and self._job.is_cut(rank)
         final = plan.final and plan.iteration == self.ledgers.iteration
-        return (computes and not final) or bool(self.workers[rank].hold == RECALLED)
+        return (computes and not final) or bool(self._job.workers[rank].hold == RECALLED)
 
     def load(self, owner: int) -> float:
         """How long the owner would take for what is free, shared with the helpers that it has."""
@@ -257,12 +277,12 @@ class Claiming(Roles):
             helpers = len(self.ledgers.holders(owner) - {owner})
         else:
             helpers = sum(1 for plan in self.plans if plan.owner == owner)
-        pace_ns = self.ledgers.pace_ns.get(owner, 2.0 * self.unit_ns)
+        pace_ns = self.ledgers.pace_ns.get(owner, 2.0 * self._job.unit_ns)
         return self.ledgers.free(owner) * pace_ns / (1 + helpers)
 
     def say_claim(self, rank: int, got: Claim, second: bool, now_ns: int) -> None:
         owner, m, _ = got
         pace = self.ledgers.pace_ns.get(owner)
-        slow = f", which takes {pace * 1e-6:.3g} ms for one" if pace and owner not in self.dead else ""
+        slow = f", which takes {pace * 1e-6:.3g} ms for one" if pace and owner not in self._job.dead else ""
         why = "none was free: it races the owner" if second else f"{self.ledgers.free(owner)} are left free"
-        self.say(now_ns, "claim", rank, f"takes micro-batch {m} of worker {owner}{slow}; {why}")
+        self._job.say(now_ns, "claim", rank, f"takes micro-batch {m} of worker {owner}{slow}; {why}")

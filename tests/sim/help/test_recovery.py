@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim.help_scenes import dying, helped, kinds, run, slow
+from tests.sim.help.scenes import dying, helped, kinds, run, slow
 
 MODES = ("takeover", "both")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.sim.results import RunResult
-from tests.sim.help_scenes import dying, helped, iterations_of, run
+from tests.sim.help.scenes import dying, helped, iterations_of, run
 
 FINE = {"window": 0.0625}
 TWO_SLOW = [{"job": "a", "worker": 2, "factor": 2.0}, {"job": "a", "worker": 3, "factor": 4.0}]

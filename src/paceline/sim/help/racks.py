@@ -1,4 +1,4 @@
-"""Where a job's workers sit: racks, places in the racks' masks, and who carries the bits of the dead.
+"""Where a job's workers are: racks, places in the racks' masks, and who carries the bits of the dead.
 
 A mask names workers of one rack. In a job of several racks every worker's packets keep its own bit, whatever it has
 taken over or given away: the ledgers part the work, so the sum over all bits is the sum over all samples, and rack
@@ -9,10 +9,14 @@ a packet has one owner.
 
 from collections.abc import Collection, Iterable
 
-from paceline.dataplane.shares import ALL_SHARES, place_of
+import numpy as np
+
+from paceline.dataplane import sender as sending
+from paceline.dataplane.help.shares import ALL_SHARES, place_of
+from paceline.sim.help.helped_job import HelpedJob
 
 
-class Seats:
+class Racks:
     """Those of one job."""
 
     def __init__(self, racks: list[int]) -> None:
@@ -43,6 +47,11 @@ class Seats:
             else:
                 owner, share = self.owner(dead), int(ALL_SHARES)
         return mask, owner, share
+
+    def show_bits(self, job: HelpedJob, rank: int) -> None:
+        """In several racks bits alone are counted: a worker's own, and those of the dead that it carries."""
+        mask, owner, share = self.part(rank)
+        sending.set_share(job.world.senders, job.first + rank, np.uint64(mask), owner, np.uint64(share))
 
     def fan_in(self, rack: int, leaders: Iterable[int] | None = None) -> int:
         """Bits that complete a rack's sum: everyone's, or those that its leaders carry."""
