@@ -26,7 +26,7 @@ def owners_of(result: RunResult, rank: int) -> set[int]:
         for decision in result.decisions
         if (decision.kind, decision.worker) == ("claim", rank)
     ]
-    return {int(reason.split(" of worker ")[1].split(",")[0].split(";")[0]) for reason in claims}
+    return {int(reason.split(" of worker ")[1].split(":")[0]) for reason in claims}
 
 
 @pytest.mark.parametrize("policy", ["esa", "atp", "switchml"])

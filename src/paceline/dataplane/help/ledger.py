@@ -84,7 +84,7 @@ def claim(ledger: Ledger, worker: int, now_ns: int) -> int:
     state = ledger.state[0]
     if state.frozen != 0:
         return NOBODY
-    _expire(ledger, now_ns)
+    expire(ledger, now_ns)
     batches = ledger.batches
     count = batches.shape[0]
     kept = 0 if worker == state.owner else state.keep
@@ -113,7 +113,7 @@ def adopt(ledger: Ledger, worker: int, now_ns: int) -> int:
     """This worker claims all that is free at once, for an owner that is gone; gives how many there were."""
     claimed = 0
     if ledger.state[0].frozen == 0:
-        _expire(ledger, now_ns)
+        expire(ledger, now_ns)
         for m in range(ledger.batches.shape[0]):
             if ledger.batches[m].state == FREE:
                 _take(ledger, m, worker, now_ns)
@@ -224,7 +224,8 @@ def _drop_first(batch: Any) -> None:
 
 
 @compiled
-def _expire(ledger: Ledger, now_ns: int) -> None:
+def expire(ledger: Ledger, now_ns: int) -> None:
+    """Claims whose leases have run out are void."""
     for m in range(ledger.batches.shape[0]):
         batch = ledger.batches[m]
         if batch.state != CLAIMED:
@@ -264,12 +265,12 @@ Claim = tuple[int, int, int]
 class Ledgers:
     """Those of one iteration of a job, by owner."""
 
-    def __init__(self, parts: int, unit_ns: int, lease_ns: int) -> None:
-        self.parts, self.unit_ns, self.lease_ns = parts, unit_ns, lease_ns
+    def __init__(self, lease_ns: int) -> None:
+        self.lease_ns = lease_ns
         self.iteration = -1
         self.open: dict[int, Ledger] = {}
-        self.pace_ns: dict[int, float] = {}
-        """How long an owner takes for a micro-batch, as last seen."""
+        self.gone: set[int] = set()
+        """Workers that are dead."""
 
     def begin(self, iteration: int) -> None:
         """An iteration's ledgers are void in the next."""
@@ -277,15 +278,24 @@ class Ledgers:
             self.iteration = iteration
             self.open = {}
 
-    def create(self, owner: int, done: int, working: bool, now_ns: int) -> None:
-        """A ledger in the middle of the owner's iteration: what it has done and works on is its own."""
-        ledger = new_ledger(owner, self.parts, self.lease_ns, keep=1 if working or done else 0)
+    def create(
+        self, owner: int, micro_batches: int, now_ns: int, done: int = 0, working: bool = False
+    ) -> None:
+        """The owner's ledger, maybe in the middle of its iteration: what it has done and works on is its own."""
+        ledger = new_ledger(owner, micro_batches, self.lease_ns, keep=1 if working or done else 0)
         for _ in range(done):
             m = claim(ledger, owner, now_ns)
             finish(ledger, m, claim_number(ledger, m, owner))
-        if working and done < self.parts:
+        if working and done < micro_batches:
             claim(ledger, owner, now_ns)
         self.open[owner] = ledger
+
+    def expire(self, now_ns: int) -> None:
+        for ledger in self.open.values():
+            expire(ledger, now_ns)
+
+    def is_alive(self, owner: int) -> bool:
+        return owner not in self.gone
 
     def free(self, owner: int) -> int:
         return int((self.open[owner].batches.state == FREE).sum())
@@ -299,44 +309,64 @@ class Ledgers:
         """As `given`, in a certain iteration: nothing if these are not its ledgers."""
         return self.given(owner) if owner in self.open and iteration == self.iteration else 0
 
-    def drop(self, owner: int, worker: int) -> None:
-        """What a helper has of an owner's micro-batches is free again."""
-        leave(self.open[owner], worker)
-
     def takers(self, owner: int) -> set[int]:
         """Who has a claim on some of the owner's micro-batches, or has computed some."""
-        return {int(batch.worker) for batch in self.open[owner].batches if batch.state != FREE}
+        batches = self.open[owner].batches
+        return {int(worker) for worker in batches.worker[batches.state != FREE]}
 
     def holders(self, owner: int) -> set[int]:
         """Who works on some of the owner's micro-batches now, or is about to."""
-        return {int(batch.worker) for batch in self.open[owner].batches if batch.state == CLAIMED}
-
-    def of(self, owner: int, worker: int) -> list[int]:
-        """The micro-batches that are in a worker's share."""
         batches = self.open[owner].batches
-        return [
-            m
-            for m in range(self.parts)
-            if batches[m].worker == worker and batches[m].state in (COMPUTED, COMMITTED)
-        ]
+        return {int(worker) for worker in batches.worker[batches.state == CLAIMED]}
+
+    def claims_on(self, owner: int, m: int | None = None) -> list[tuple[int, int]]:
+        """Worker and number of every claim that is worked on: all of the owner's, or those on one micro-batch."""
+        batches = self.open[owner].batches
+        found = []
+        for at in np.flatnonzero(batches.state == CLAIMED) if m is None else (m,):
+            batch = batches[at]
+            if batch.state == CLAIMED:
+                found.append((int(batch.worker), int(batch.claim)))
+            if batch.state == CLAIMED and batch.second != NOBODY:
+                found.append((int(batch.second), int(batch.second_claim)))
+        return found
+
+    def raceable(self, owner: int, worker: int) -> tuple[int, int] | None:
+        """Holder and number of the claim that the worker would get a second claim against."""
+        batches = self.open[owner].batches
+        kept = 0 if worker == owner else int(self.open[owner].state[0].keep)
+        rivals = (batches.state == CLAIMED) & (batches.worker != worker) & (batches.second == NOBODY)
+        rivals[:kept] = False
+        if not rivals.any():
+            return None
+        candidates = np.flatnonzero(rivals)
+        batch = batches[candidates[np.argmin(batches.claimed_ns[candidates])]]
+        return int(batch.worker), int(batch.claim)
 
     def share(self, owner: int, worker: int) -> int:
+        """The share word of what is in a worker's share: computed, or committed."""
+        batches = self.open[owner].batches
         word = 0
-        for m in self.of(owner, worker):
-            word |= int(share_bits(m, self.parts))
+        for m, batch in enumerate(batches):
+            if batch.worker == worker and batch.state in (COMPUTED, COMMITTED):
+                word |= int(share_bits(m, len(batches)))
         return word
 
     def take(self, owner: int, worker: int, now_ns: int) -> Claim | None:
         """A claim, first or second; None if there is nothing to be had."""
         ledger = self.open[owner]
         m = claim(ledger, worker, now_ns)
-        return (owner, m, int(claim_number(ledger, m, worker))) if m >= 0 else None
+        return (owner, int(m), int(claim_number(ledger, m, worker))) if m >= 0 else None
 
     def start(self, held: Claim, now_ns: int) -> None:
         """A worker begins with what it claimed ahead."""
         owner, m, number = held
         if renew(self.open[owner], m, number, now_ns) and self.open[owner].batches[m].claim == number:
             self.open[owner].batches[m].claimed_ns = now_ns
+
+    def renew(self, held: Claim, now_ns: int) -> bool:
+        owner, m, number = held
+        return bool(renew(self.open[owner], m, number, now_ns))
 
     def finish(self, held: Claim) -> bool:
         owner, m, number = held
@@ -358,44 +388,32 @@ class Ledgers:
         good = batch.state in (CLAIMED, COMMITTED)
         return bool(good and number in (batch.claim, batch.second_claim))
 
-    def leave(self, worker: int) -> list[int]:
-        """A worker is gone; the owners whose ledgers have something to do again."""
-        return [owner for owner, ledger in self.open.items() if leave(ledger, worker) > 0]
-
-    def owner_done_ns(self, owner: int, now_ns: int, fallback_ns: float) -> tuple[float, float]:
-        """When the owner will be done with what it works on, and how long it takes for one."""
-        pace_ns = self.pace_ns.get(owner, fallback_ns)
-        batches = self.open[owner].batches
-        began = [int(b.claimed_ns) for b in batches if b.state == CLAIMED and b.worker == owner]
-        if not began:
-            return float(now_ns), pace_ns
-        pace_ns = max(pace_ns, float(now_ns - min(began)))
-        return min(began) + len(began) * pace_ns, pace_ns
-
     def first_claim(self, owner: int) -> Claim | None:
         """What an owner works on."""
         batches = self.open[owner].batches
-        for m in range(self.parts):
-            if batches[m].state == CLAIMED and batches[m].worker == owner:
-                return owner, m, int(batches[m].claim)
+        for m, batch in enumerate(batches):
+            if batch.state == CLAIMED and batch.worker == owner:
+                return owner, m, int(batch.claim)
         return None
 
-    def worth_taking(self, owner: int, now_ns: int, done_ns: int, owner_works: bool) -> bool:
-        """Would a worker that is done with one of the owner's at `done_ns` be sooner than the owner itself?"""
-        free = self.free(owner)
-        if not owner_works:
-            return free > 0
-        present_ns, pace_ns = self.owner_done_ns(owner, now_ns, 2.0 * self.unit_ns)
-        if free > 0:
-            return present_ns + free * pace_ns > done_ns
-        batches: Any = self.open[owner].batches
-        raceable = any(
-            b.state == CLAIMED and b.worker == owner and b.second < 0 for b in batches[self.keep(owner) :]
-        )
-        return raceable and present_ns > done_ns + 0.1 * self.unit_ns
+    def drop(self, owner: int, worker: int) -> int:
+        """What a worker has of an owner's micro-batches is free again; gives how many."""
+        return int(leave(self.open[owner], worker))
 
-    def keep(self, owner: int) -> int:
-        return int(self.open[owner].state[0].keep)
+    def leave(self, worker: int) -> int:
+        """A worker is gone: what it held or had computed is for the others; gives how many micro-batches."""
+        self.gone.add(worker)
+        return sum(self.drop(owner, worker) for owner in self.open)
+
+    def freeze(self) -> bool:
+        """Fix who contributes what, once everything in all ledgers is computed."""
+        if any((ledger.batches.state != COMPUTED).any() for ledger in self.open.values()):
+            return False
+        return all(bool(freeze(ledger)) for ledger in self.open.values())
+
+    def workers_of(self, owner: int) -> list[int]:
+        """For each micro-batch of an owner, the worker whose gradient counts."""
+        return [int(worker) for worker in self.open[owner].batches.worker]
 
 
 def is_whole(share: int) -> bool:

@@ -92,6 +92,9 @@ class CutPolicy:
         for rank in self.slowness.keys() - set(slow):
             del self.slowness[rank]
 
+    def slowness_of(self, rank: int) -> float:
+        return self.slowness.get(rank, SLOWNESS_GUESS)
+
     def note_slowness(self, rank: int, done: int, median: int, whole: int) -> None:
         """A straggler has computed `done` of an iteration of `whole` by itself, and the leaders' median is `median`."""
         if 0 < done < median:

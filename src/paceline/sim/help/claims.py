@@ -7,12 +7,13 @@ straggler that would need longer for one more of its own than its helpers for al
 dead worker that no helper has room for is adopted: one helper computes all of it, and carries its bit.
 """
 
-import heapq
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from paceline.dataplane.help.ledger import Claim, Ledgers
+from paceline.dataplane.help.ledger import Claim
 from paceline.dataplane.help.recovery import find_adoptable, find_orphan
 from paceline.dataplane.help.roles import choose_owners
+from paceline.dataplane.help.takeover import Grant, TakeoverPolicy
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
 from paceline.sim.help.racks import Racks
@@ -57,10 +58,10 @@ class Claims:
     """Those of one job: its ledgers, and what every worker holds and is about to."""
 
     def __init__(
-        self, job: HelpedJob, watch: Watch, cutting: MicroBatching, racks: Racks, ledgers: Ledgers
+        self, job: HelpedJob, watch: Watch, cutting: MicroBatching, racks: Racks, policy: TakeoverPolicy
     ) -> None:
         self._job, self._watch, self._cutting, self._racks = job, watch, cutting, racks
-        self.ledgers = ledgers
+        self.policy, self.ledgers = policy, policy.ledgers
         self.plans = [WorkPlan() for _ in range(job.n)]
         self.settled = -1
         """The iteration of which it is settled how packets tell what they hold."""
@@ -99,7 +100,7 @@ class Claims:
         if owner in self.ledgers.open:
             return True
         if owner in self._job.dead:
-            self.ledgers.create(owner, 0, False, now_ns)
+            self.ledgers.create(owner, self._job.spec.parts, now_ns)
             return True
         if self.settled == self.ledgers.iteration and self.by_shares:
             # Packets of this iteration hold shares of one owner; an aggregator has no room for another's.
@@ -115,10 +116,13 @@ class Claims:
             or done >= self._job.spec.parts
         ):
             return False
-        self.ledgers.create(owner, done, True, now_ns)
+        self.ledgers.create(owner, self._job.spec.parts, now_ns, done, working=True)
+        self.policy.paces.guess(owner, self._cutting.policy.slowness_of(owner) * self._job.unit_ns)
         plan = self.plan_of(owner)
         # When it began with what it works on is not known.
         plan.held, plan.began_ns = self.ledgers.first_claim(owner), 0
+        if plan.held is not None:
+            self.policy.start(plan.held, now_ns)
         return True
 
     def plan_of(self, rank: int) -> WorkPlan:
@@ -172,85 +176,84 @@ class Claims:
                     at_gate.append(rank)
         return at_gate
 
-    def pace_of(self, rank: int) -> int:
-        """How long a worker takes for a micro-batch."""
-        slow = rank in self.ledgers.open
-        return round(self.ledgers.pace_ns.get(rank, self._job.unit_ns)) if slow else self._job.unit_ns
-
-    def is_better_left(self, owner: int, now_ns: int) -> bool:
-        """Would the helpers be done with all that is free before the owner is with one?
-
-        Those count that are sure to ask again: then somebody takes what the owner leaves.
-        """
+    def take_own(self, rank: int, now_ns: int) -> Claim | None:
+        """The next of a straggler's own; None if there is none, or if its helpers are sooner done with all of them."""
         if self._job.dead:
-            return False
-        ready_ns = []
-        for rank in self._job.alive():
-            plan = self.plans[rank]
-            worker = self._job.workers[rank]
-            if rank in self.ledgers.open or int(worker.iteration) != self.ledgers.iteration:
-                continue
-            here = plan.iteration == self.ledgers.iteration
-            answered = plan.asked and not plan.pending and not plan.following
-            elsewhere = plan.owner not in (-1, owner) and not self.counts_bits()
-            if self._job.is_cut(rank) and not (
-                here and (plan.final or plan.gate >= 0 or answered or elsewhere)
-            ):
-                left = max(1, self._job.spec.parts - int(worker.micro)) + (len(plan.following) if here else 0)
-                ready_ns.append(now_ns + left * self._job.unit_ns)
-        if not ready_ns:
-            return False
-        heapq.heapify(ready_ns)
-        done_ns = now_ns
-        for _ in range(self.ledgers.free(owner)):
-            done_ns = ready_ns[0] + self._job.unit_ns
-            heapq.heapreplace(ready_ns, done_ns)
-        return done_ns <= now_ns + self.pace_of(owner)
+            got = self.policy.take(rank, rank, now_ns)
+        else:
+            coming = self._coming(rank, (rank,))
+            got = self.policy.claim(rank, now_ns, owners=(rank,), coming=coming, may_race=False)
+        return got.claim if isinstance(got, Grant) else None
+
+    def take_orphan(self, rank: int, now_ns: int) -> Claim | None:
+        """A straggler that is done with its own computes a dead worker's part, where nobody else will."""
+        owner = self.orphan(rank)
+        got = self.policy.take(rank, owner, now_ns) if owner >= 0 else None
+        if not isinstance(got, Grant):
+            return None
+        self.plans[rank].adopted.add(owner)
+        return got.claim
+
+    def take_own_ahead(self, rank: int, now_ns: int) -> Claim | None:
+        """The straggler's next while it works on another, for nobody else comes before it is done."""
+        got = self.policy.take(rank, rank, now_ns, ready_ns=now_ns)
+        return got.claim if isinstance(got, Grant) else None
 
     def choose(self, rank: int, now_ns: int, ready_ns: int) -> list[Claim]:
         """The claim that a worker gets that is done with its own: where most is left to do."""
         plan = self.plan_of(rank)
-        best = None
         any_owner = self.counts_bits()
         if rank in self.ledgers.open and not any_owner:
             return []
-        for owner in dict.fromkeys([*self.owners(), *self.ledgers.open]):
+        owners = [
+            owner
+            for owner in dict.fromkeys([*self.owners(), *self.ledgers.open])
+            if owner != rank
+            and self.adopter(owner) in (-1, rank)
+            and (plan.owner < 0 or owner == plan.owner or any_owner)
+            and self.open_ledger(owner, now_ns)
+        ]
+        coming = self._coming(rank, owners)
+        got = self.policy.claim(rank, now_ns, ready_ns=ready_ns, owners=owners, coming=coming)
+        if not isinstance(got, Grant):
+            return self.adopt(rank, now_ns)
+        if plan.owner < 0:
+            plan.owner = got.owner
+        self.note_claim(rank, got, now_ns)
+        return [got.claim]
+
+    def _coming(self, rank: int, owners: Collection[int]) -> dict[int, float]:
+        """Who else is sure to ask for micro-batches of these owners, and for how long it has other work before."""
+        coming: dict[int, float] = {}
+        for other in self._job.alive():
+            plan, worker = self.plans[other], self._job.workers[other]
             if (
-                owner == rank
-                or self.adopter(owner) not in (-1, rank)
-                or (plan.owner >= 0 and owner != plan.owner and not any_owner)
-                or not self.open_ledger(owner, now_ns)
+                other == rank
+                or self._job.iteration_of(other) != self.ledgers.iteration
+                or not self._job.is_cut(other)
             ):
                 continue
-            done_ns = ready_ns + self.pace_of(rank)
-            # Who has sent computes no more, and who has stopped is about to send.
-            works = owner not in self._job.dead and not self.plans[owner].stopped and not self.is_final(owner)
-            if not self.ledgers.worth_taking(owner, now_ns, done_ns, works):
+            here = plan.iteration == self.ledgers.iteration
+            if other in self.ledgers.open and not plan.helps:
+                if other in owners and not plan.stopped and not self.is_final(other):
+                    coming[other] = 0.0
                 continue
-            if best is None or self.load(owner) > self.load(best):
-                best = owner
-        if best is None:
-            return self.adopt(rank, now_ns)
-        second = self.ledgers.free(best) == 0
-        got = self.ledgers.take(best, rank, now_ns)
-        if got is None:
-            return []
-        if plan.owner < 0:
-            plan.owner = best
-        self._job.claims["second" if second else "first"] += 1
-        self.say_claim(rank, got, second, now_ns)
-        return [got]
+            answered = plan.asked and not plan.pending and not plan.following
+            elsewhere = plan.owner >= 0 and plan.owner not in owners and not self.counts_bits()
+            if not (here and (plan.final or plan.gate >= 0 or answered or elsewhere)):
+                own = 0 if plan.helps else max(0, self._job.spec.parts - int(worker.micro))
+                coming[other] = float(own * self._job.unit_ns)
+        return coming
 
     def adopt(self, rank: int, now_ns: int) -> list[Claim]:
         """One more micro-batch of a dead worker that this one stands in for alone, if there is one."""
         owner = self.adoptable(rank)
-        got = self.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
-        if got is None:
+        got = self.policy.take(rank, owner, now_ns) if owner >= 0 else None
+        if not isinstance(got, Grant):
             return []
         self.plans[rank].adopted.add(owner)
-        self._job.claims["first"] += 1
-        self.say_claim(rank, got, False, now_ns)
-        return [got]
+        self.note_claim(rank, got, now_ns)
+        return [got.claim]
 
     def adoptable(self, rank: int) -> int:
         """A dead worker with something to compute that no helper has room for; -1 if there is none."""
@@ -271,18 +274,6 @@ class Claims:
         final = plan.final and plan.iteration == self.ledgers.iteration
         return (computes and not final) or bool(self._job.workers[rank].hold == RECALLED)
 
-    def load(self, owner: int) -> float:
-        """How long the owner would take for what is free, shared with the helpers that it has."""
-        if self.counts_bits():
-            helpers = len(self.ledgers.holders(owner) - {owner})
-        else:
-            helpers = sum(1 for plan in self.plans if plan.owner == owner)
-        pace_ns = self.ledgers.pace_ns.get(owner, 2.0 * self._job.unit_ns)
-        return self.ledgers.free(owner) * pace_ns / (1 + helpers)
-
-    def say_claim(self, rank: int, got: Claim, second: bool, now_ns: int) -> None:
-        owner, m, _ = got
-        pace = self.ledgers.pace_ns.get(owner)
-        slow = f", which takes {pace * 1e-6:.3g} ms for one" if pace and owner not in self._job.dead else ""
-        why = "none was free: it races the owner" if second else f"{self.ledgers.free(owner)} are left free"
-        self._job.say(now_ns, "claim", rank, f"takes micro-batch {m} of worker {owner}{slow}; {why}")
+    def note_claim(self, rank: int, got: Grant, now_ns: int) -> None:
+        self._job.claims["second" if got.is_race else "first"] += 1
+        self._job.say(now_ns, "claim", rank, f"micro-batch {got.m} of worker {got.owner}: {got.reason}")

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline.dataplane.help.detect import COMPUTE_STRAGGLER
 from paceline.dataplane.help.ledger import Ledgers
+from paceline.dataplane.help.takeover import Paces, TakeoverPolicy
 from paceline.sim import world as w
 from paceline.sim.build import Setup
 from paceline.sim.help.claims import Claims
@@ -38,12 +40,13 @@ class Coordinator:
 
     def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
         self.job = job = HelpedJob(setup, j, plan)
-        self._ledgers = Ledgers(job.spec.parts, job.unit_ns, round(job.options.lease * job.unit_ns))
+        self._ledgers = Ledgers(round(job.options.lease * job.unit_ns))
+        self._policy = TakeoverPolicy(self._ledgers, Paces(typical_ns=job.unit_ns))
         self._watch = Watch(job, self._given_ns)
         self._cutting = MicroBatching(setup, job, self._watch, self._ledgers)
         racks = Racks([setup.place.leaf_of_host[host] for host in setup.place.worker_hosts[j]])
         self._epochs = Epochs(setup, job, self._watch, racks)
-        claims = Claims(job, self._watch, self._cutting, racks, self._ledgers)
+        claims = Claims(job, self._watch, self._cutting, racks, self._policy)
         contents = PacketContents(job, claims, racks)
         self._passes = Passes(job, claims, contents, self._cutting)
         self._recovery = Recovery(job, self._cutting, racks, self._epochs, claims, contents, self._passes)
@@ -66,6 +69,9 @@ class Coordinator:
         return self._cutting.consider(now_ns)
 
     def roles_changed(self, now_ns: int) -> None:
+        for rank, role in self._watch.roles().items():
+            if role != COMPUTE_STRAGGLER:
+                self._policy.paces.forget(rank)
         self._epochs.roles_changed(now_ns)
         self._passes.roles_changed(now_ns)
 

@@ -6,6 +6,7 @@ leave layer by layer. If it races a straggler for the one that this works on, it
 told to stop. A straggler asks when it is ready, since others could not take what it held in advance.
 """
 
+from paceline.dataplane.help.ledger import Claim
 from paceline.sim import world as w
 from paceline.sim.help.claims import Claims
 from paceline.sim.help.helped_job import HelpedJob
@@ -58,7 +59,7 @@ class Passes:
             and not self._claims.ledgers.is_raced(plan.held)
             and self._claims.orphan(rank) < 0
         ):
-            self._claims.ledgers.commit(plan.held)
+            self._claims.policy.commit(plan.held)
             self._contents.finalise(rank, now_ns)
             self._job.tell(rank, LAST, now_ns)
         else:
@@ -69,20 +70,18 @@ class Passes:
     def owner_micro_batch_done(self, rank: int, now_ns: int) -> None:
         plan = self._claims.plan_of(rank)
         assert plan.held is not None
-        if plan.began_ns:
-            self._claims.ledgers.pace_ns[rank] = float(now_ns - plan.began_ns)
-        if not self._claims.ledgers.finish(plan.held):
-            self._job.claims["fenced"] += 1
+        took_ns = float(now_ns - plan.began_ns) if plan.began_ns else None
+        self._finish(rank, plan.held, took_ns)
         if plan.following and now_ns >= plan.ready_ns:
             plan.held, plan.began_ns = plan.following.pop(0), now_ns
-            self._claims.ledgers.start(plan.held, now_ns)
+            self._claims.policy.start(plan.held, now_ns)
             self._job.tell(rank, ANOTHER, now_ns)
         else:
             self.owner_asks(rank, now_ns)
 
     def others_are_busy(self, rank: int) -> bool:
         """Is everyone else's own work going to last for longer than this worker takes for a micro-batch?"""
-        iteration, pace_ns = int(self._job.workers[rank].iteration), self._claims.pace_of(rank)
+        iteration, pace_ns = int(self._job.workers[rank].iteration), round(self._claims.policy.paces.of(rank))
         for other in self._job.alive():
             worker = self._job.workers[other]
             left = (
@@ -103,7 +102,7 @@ class Passes:
         def decide(then_ns: int) -> None:
             working = plan.held is not None and not plan.following and not plan.helps
             if working and not self.is_over(rank, iteration) and self._claims.ledgers.free(rank):
-                got = self._claims.ledgers.take(rank, rank, then_ns)
+                got = self._claims.take_own_ahead(rank, then_ns)
                 plan.following = [got] if got else []
 
         self._job.plan(now_ns + self._job.options.latency, decide)
@@ -123,16 +122,15 @@ class Passes:
             return
         if plan.following:
             plan.held = plan.following.pop(0)
-            self._claims.ledgers.start(plan.held, now_ns)
+            self._claims.policy.start(plan.held, now_ns)
         else:
-            plan.stopped = self._claims.ledgers.free(rank) > 0 and self._claims.is_better_left(rank, now_ns)
+            plan.held = self._claims.take_own(rank, now_ns)
+            plan.stopped = plan.held is None and self._claims.ledgers.free(rank) > 0
             if plan.stopped:
                 self.later(rank, SEND, now_ns)
                 return
-            owner = rank if self._claims.ledgers.free(rank) else self._claims.orphan(rank)
-            plan.held = self._claims.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
-            if owner not in (-1, rank):
-                plan.adopted.add(owner)
+            if plan.held is None:
+                plan.held = self._claims.take_orphan(rank, now_ns)
         plan.began_ns = now_ns
         if plan.held is None and self._claims.counts_bits():
             # It is done with its own, and others are not: it helps them as a leader does.
@@ -186,16 +184,26 @@ class Passes:
         plan = self._claims.plans[rank]
         if plan.held is None or plan.committed:
             return True
-        if not self._claims.ledgers.commit(plan.held):
+        is_ours, fenced = self._claims.policy.commit(plan.held)
+        if not is_ours:
             self._job.claims["fenced"] += 1
             plan.held = None
             return False
         plan.committed = True
-        owner, iteration = plan.held[0], plan.iteration
-        self._job.plan(
-            now_ns + self._job.options.latency, lambda then_ns: self.owner_fenced(owner, iteration, then_ns)
-        )
+        for other in fenced:
+            self._tell_fenced(other.worker, plan.iteration, now_ns)
         return True
+
+    def _finish(self, rank: int, held: Claim, took_ns: float | None) -> None:
+        counts, _ = self._claims.policy.finish(rank, held, took_ns)
+        if not counts:
+            self._job.claims["fenced"] += 1
+
+    def _tell_fenced(self, owner: int, iteration: int, now_ns: int) -> None:
+        """A straggler hears that somebody else has committed what it works on; a leader sees when it asks."""
+        if owner in self._claims.ledgers.open:
+            at_ns = now_ns + self._job.options.latency
+            self._job.plan(at_ns, lambda then_ns: self.owner_fenced(owner, iteration, then_ns))
 
     def wait_at_gate(self, rank: int, order: int, now_ns: int) -> None:
         """Leaders begin their last backward passes together: their sums then fill side by side in the switch.
@@ -247,8 +255,8 @@ class Passes:
     def leader_micro_batch_done(self, rank: int, now_ns: int) -> None:
         """A leader has ended a micro-batch: the next of its own, or the one that it asked for."""
         plan = self._claims.plan_of(rank)
-        if plan.held is not None and not self._claims.ledgers.finish(plan.held):
-            self._job.claims["fenced"] += 1
+        if plan.held is not None:
+            self._finish(rank, plan.held, None)
         plan.held, plan.committed = None, False
         micro = int(self._job.workers[rank].micro)
         if micro < self._job.spec.parts and not plan.helps:
@@ -258,6 +266,7 @@ class Passes:
         elif plan.following:
             plan.held = plan.following.pop(0)
             plan.began_ns = now_ns
+            self._claims.policy.start(plan.held, now_ns)
             self._job.tell(rank, ANOTHER, now_ns)
             if not plan.following:
                 self.ask_ahead(rank, now_ns)
@@ -279,7 +288,7 @@ class Passes:
         plan = self._claims.plan_of(rank)
         plan.asked = plan.pending = True
         plan.ready_ns = now_ns + 2 * self._job.options.latency
-        iteration, ready_ns = plan.iteration, now_ns + self._claims.pace_of(rank)
+        iteration, ready_ns = plan.iteration, now_ns + round(self._claims.policy.paces.of(rank))
 
         def decide(then_ns: int) -> None:
             plan.pending = False

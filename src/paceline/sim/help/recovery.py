@@ -11,6 +11,7 @@ left of it, and carries its bit.
 """
 
 from paceline.dataplane.help.recovery import choose_carriers
+from paceline.dataplane.help.takeover import Grant
 from paceline.sim import world as w
 from paceline.sim.help.claims import RECALLED, WAITING, Claims, WorkPlan
 from paceline.sim.help.epochs import Epochs
@@ -157,8 +158,8 @@ class Recovery:
             return
         plan = self._claims.plans[rank]
         owner = -1 if self._claims.ledgers.iteration != iteration else self.free_for(rank, plan)
-        got = self._claims.ledgers.take(owner, rank, now_ns) if owner >= 0 else None
-        if got is None:
+        got = self._claims.policy.take(rank, owner, now_ns) if owner >= 0 else None
+        if not isinstance(got, Grant):
             self.resume(rank, iteration, now_ns)
             return
         if self._claims.counts_bits():
@@ -167,14 +168,13 @@ class Recovery:
             plan.owner = owner
         elif owner != rank:
             plan.adopted.add(owner)
-        self._job.claims["first"] += 1
-        self._claims.say_claim(rank, got, False, now_ns)
+        self._claims.note_claim(rank, got, now_ns)
         worker = self._job.workers[rank]
         took_ns = self._job.unit_ns * int(worker.slow_num) // int(worker.slow_den)
 
         def done(then_ns: int) -> None:
             if rank not in self._job.dead and self._claims.ledgers.iteration == iteration:
-                self._claims.ledgers.finish(got)
+                self._claims.policy.finish(rank, got.claim, None)
             self.compute_more(rank, iteration, then_ns)
 
         self._job.plan(now_ns + took_ns + 2 * self._job.options.latency, done)
@@ -187,11 +187,11 @@ class Recovery:
             if self._claims.ledgers.free(owner) and self._claims.adopter(owner) in (-1, rank)
         ]
         if self._claims.counts_bits():
-            return max(free, key=self._claims.load, default=-1)
+            return self._claims.policy.neediest(free)
         if rank in self._claims.ledgers.open:
             bound = rank
         elif plan.owner < 0:
-            return max(free, key=self._claims.load, default=-1)
+            return self._claims.policy.neediest(free)
         else:
             bound = plan.owner
         if bound in free:

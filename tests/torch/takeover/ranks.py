@@ -1,4 +1,4 @@
-"""One rank of a takeover test: `python takeover_ranks.py SCENE RANK RANKS FOLDER`; leaves RANK.json in FOLDER."""
+"""One rank of a takeover test: `python ranks.py SCENE RANK RANKS FOLDER`; leaves RANK.json in FOLDER."""
 
 import datetime
 import json

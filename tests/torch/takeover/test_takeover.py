@@ -14,20 +14,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from paceline.torch import takeover_keeper  # noqa: E402
-from paceline.torch.takeover import Report  # noqa: E402
-from paceline.torch.takeover_keeper import Keeper  # noqa: E402
-from paceline.torch.takeover_ledgers import warm_up  # noqa: E402
-from paceline.torch.takeover_line import Line, TakeoverError  # noqa: E402
-from tests.torch.takeover_ranks import COUNTS, build, loss_of, micro_batches, reference  # noqa: E402
+from paceline.torch.takeover import Report, TakeoverError, server  # noqa: E402
+from paceline.torch.takeover.client import Client  # noqa: E402
+from paceline.torch.takeover.keeper import warm_up  # noqa: E402
+from paceline.torch.takeover.server import KeeperServer  # noqa: E402
+from tests.torch.takeover.ranks import COUNTS, build, loss_of, micro_batches, reference  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_ranks(scene: str, folder: Path, ranks: int = 3, dying: int | None = None) -> dict[int, Any]:
     """What every rank left behind; one that was killed left nothing. A scene with a dying rank goes on after it."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    script = Path(__file__).with_name("takeover_ranks.py")
+    script = Path(__file__).with_name("ranks.py")
     started = [
         subprocess.Popen(
             [sys.executable, str(script), scene, str(rank), str(ranks), str(folder)], env=environment
@@ -67,7 +66,7 @@ def test_weights_are_those_of_synchronous_sgd(scene: str, tmp_path: Path) -> Non
     if scene == "stuck":
         # Rank 1 sleeps half a second in its first layer each time; the others leave it little of its 5 a step.
         assert sum(len(pairs) for pairs in found[1]["computed"][1:]) < 4 * 4
-        assert any("helps rank 1" in e["reason"] for r in found[0]["reports"] for e in r["reasons"])
+        assert any("helps worker 1" in e["reason"] for r in found[0]["reports"] for e in r["reasons"])
 
 
 def gradient_of(pairs: list[tuple[int, int]]) -> list[Any]:
@@ -83,7 +82,7 @@ def test_what_a_killed_helper_held_comes_back(tmp_path: Path) -> None:
     pairs = [(owner, m) for owner in range(3) for m in range(COUNTS[owner])]
     assert found[0]["gone"] == [2]
     assert {rank for share in found[0]["shares"] for rank in share} == {0, 1}
-    assert any("rank 2 is gone" in entry["reason"] for entry in found[0]["reasons"])
+    assert any("worker 2 is gone" in entry["reason"] for entry in found[0]["reasons"])
     for part, whole in enumerate(gradient_of(pairs)):
         parts = [found[rank]["gradient"][part] for rank in (0, 1)]
         if whole is None:
@@ -115,9 +114,9 @@ def test_a_straggler_is_named_with_its_figures_and_nobody_for_jitter() -> None:
 
 
 def test_a_stranger_is_not_let_in() -> None:
-    keeper = Keeper("127.0.0.1", "secret", ranks=1, lease_s=5.0)
+    keeper = KeeperServer("127.0.0.1", "secret", ranks=1, lease_s=5.0)
     try:
-        stranger = Line([("127.0.0.1", keeper.port)], "guess", 0, lease_s=5.0, silence_s=10.0)
+        stranger = Client([("127.0.0.1", keeper.port)], "guess", 0, lease_s=5.0, silence_s=10.0)
         with pytest.raises(TakeoverError, match="the keeper is lost"):
             stranger.wait_for(stranger.ask("claim", 1, ahead=False), 20.0)
         stranger.close()
@@ -127,10 +126,10 @@ def test_a_stranger_is_not_let_in() -> None:
 
 def test_ranks_meet_while_the_keeper_still_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    monkeypatch.setattr(takeover_keeper, "warm_up", lambda: go.wait(60) and warm_up())
-    keeper = Keeper("127.0.0.1", "secret", ranks=1, lease_s=5.0)
+    monkeypatch.setattr(server, "warm_up", lambda: go.wait(60) and warm_up())
+    keeper = KeeperServer("127.0.0.1", "secret", ranks=1, lease_s=5.0)
     try:
-        line = Line([("127.0.0.1", keeper.port)], "secret", 0, lease_s=5.0, silence_s=3.0)
+        line = Client([("127.0.0.1", keeper.port)], "secret", 0, lease_s=5.0, silence_s=3.0)
         line.tell("begin", 1, micro_batches=[1])
         claim = line.ask("claim", 1, ahead=False)
         # Longer than the keeper may be silent, were it not heard while it compiles.
@@ -148,16 +147,16 @@ def test_a_keeper_that_hangs_is_lost_after_its_silence() -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        line = Line([("127.0.0.1", silent.getsockname()[1])], "token", 0, lease_s=1.0, silence_s=0.5)
+        line = Client([("127.0.0.1", silent.getsockname()[1])], "token", 0, lease_s=1.0, silence_s=0.5)
         with pytest.raises(TakeoverError, match="said nothing for"):
             line.wait_for(line.ask("claim", 1, ahead=False), 20.0)
         line.close()
 
 
 def test_a_keeper_that_closes_still_says_how_the_iteration_ended() -> None:
-    keeper = Keeper("127.0.0.1", "secret", ranks=2, lease_s=20.0)
+    keeper = KeeperServer("127.0.0.1", "secret", ranks=2, lease_s=20.0)
     try:
-        lines = [Line([("127.0.0.1", keeper.port)], "secret", rank, 20.0, 30.0) for rank in range(2)]
+        lines = [Client([("127.0.0.1", keeper.port)], "secret", rank, 20.0, 30.0) for rank in range(2)]
         for line in lines:
             line.tell("begin", 1, micro_batches=[1])
         for line in lines:
@@ -177,9 +176,9 @@ def test_a_keeper_that_closes_still_says_how_the_iteration_ended() -> None:
 
 
 def test_a_rank_that_ends_before_it_gave_its_work_is_told() -> None:
-    keeper = Keeper("127.0.0.1", "secret", ranks=2, lease_s=5.0)
+    keeper = KeeperServer("127.0.0.1", "secret", ranks=2, lease_s=5.0)
     try:
-        lines = [Line([("127.0.0.1", keeper.port)], "secret", rank, 5.0, 10.0) for rank in range(2)]
+        lines = [Client([("127.0.0.1", keeper.port)], "secret", rank, 5.0, 10.0) for rank in range(2)]
         lines[0].tell("begin", 1, micro_batches=[1])
         claim = lines[0].wait_for(lines[0].ask("claim", 1, ahead=False), 20.0)["claim"]
         lines[0].ask("finish", 1, claim=claim, took_ns=1)

@@ -20,7 +20,7 @@ class TakeoverError(RuntimeError):
     """An iteration cannot be completed: the keeper is lost, or a rank with what only it knew."""
 
 
-class Line:
+class Client:
     """The connection of one rank."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Line:
         self._socket = _connect(addresses)
         self._socket.settimeout(min(self._beat_s, 1.0))
         self._write({"token": token, "rank": rank})
-        self._thread = threading.Thread(target=self._read, name="paceline-takeover-line", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="paceline-takeover-client", daemon=True)
         self._thread.start()
 
     def tell(self, kind: str, step: int, **fields: Any) -> None:

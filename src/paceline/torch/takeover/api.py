@@ -8,8 +8,8 @@
 
 Every rank gives the micro-batches that are its own, as indices that any rank can load, and a function that
 computes one of them and leaves its gradient in `.grad`, as `backward` does. Who computes which one is settled
-while the iteration runs (`takeover_ledgers.py`); each counts exactly once. A micro-batch's gradient is kept apart
-until the keeper has said that it counts, so that one that came second can be thrown away.
+while the iteration runs (`dataplane/help/takeover.py`); each counts exactly once. A micro-batch's gradient is kept
+apart until the keeper has said that it counts, so that one that came second can be thrown away.
 """
 
 import contextlib
@@ -27,11 +27,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.dataplane.help.shares import MICRO_BATCHES_MAX
-from paceline.torch.takeover_keeper import Keeper
-from paceline.torch.takeover_line import Line, TakeoverError
-from paceline.torch.takeover_report import Report
-
-__all__ = ["Report", "TakenOverError", "Takeover", "TakeoverError"]
+from paceline.torch.takeover.client import Client, TakeoverError
+from paceline.torch.takeover.report import Report
+from paceline.torch.takeover.server import KeeperServer
 
 Gradient = list[Tensor | None]
 
@@ -70,10 +68,10 @@ class Takeover:
         self._step = 0
         self._computing: tuple[int, int, int] | None = None
         self._hooks: list[Any] = []
-        self._keeper: Keeper | None = None
-        self._line: Line | None = None
+        self._keeper: KeeperServer | None = None
+        self._client: Client | None = None
         if help:
-            self._line = self._meet(keeper, lease_s, silence_s)
+            self._client = self._meet(keeper, lease_s, silence_s)
         if help and stop_early:
             self._watch()
 
@@ -91,14 +89,14 @@ class Takeover:
         self._step += 1
         self._set_gradient([None] * len(self._parameters))
         with self._without_sync():
-            if self._line is None:
+            if self._client is None:
                 self.last = self._run_alone(listed, accumulate)
             else:
                 try:
-                    self.last = self._run_together(self._line, listed, accumulate)
+                    self.last = self._run_together(self._client, listed, accumulate)
                 except BaseException:
                     with contextlib.suppress(TakeoverError):
-                        self._line.tell("abandon", self._step)
+                        self._client.tell("abandon", self._step)
                     raise
         self.taken_over_total += self.last.taken_over
         return self.last
@@ -113,7 +111,7 @@ class Takeover:
         seconds = time.monotonic() - began
         return Report(self._step, self.rank, shares, [], [], 0, [], seconds)
 
-    def _run_together(self, line: Line, listed: list[Any], accumulate: Callable[[Any], object]) -> Report:
+    def _run_together(self, client: Client, listed: list[Any], accumulate: Callable[[Any], object]) -> Report:
         total: Gradient = [None] * len(self._parameters)
         kept: list[tuple[int, int]] = []
         pending: tuple[Future[dict[str, Any]], tuple[int, int, int], Gradient] | None = None
@@ -122,29 +120,29 @@ class Takeover:
             nonlocal pending
             if pending is not None:
                 answer, claim, gradient = pending
-                if line.wait_for(answer, self._timeout_s)["kept"]:
+                if client.wait_for(answer, self._timeout_s)["kept"]:
                     kept.append(claim[:2])
                     _add(total, gradient)
                 pending = None
 
-        line.tell("begin", self._step, micro_batches=listed)
-        answer = line.wait_for(line.ask("claim", self._step, ahead=False), self._timeout_s)
+        client.tell("begin", self._step, micro_batches=listed)
+        answer = client.wait_for(client.ask("claim", self._step, ahead=False), self._timeout_s)
         while "frozen" not in answer:
             claim: tuple[int, int, int] = tuple(answer["claim"])
-            line.hold(self._step, claim)
+            client.hold(self._step, claim)
             # The next claim is on its way while this one is computed, and so is the verdict on the one before.
-            ahead = line.ask("claim", self._step, ahead=True)
+            ahead = client.ask("claim", self._step, ahead=True)
             indices = listed[claim[1]] if claim[0] == self.rank else answer["indices"]
-            gradient, took_ns = self._compute(line, claim, indices, accumulate)
+            gradient, took_ns = self._compute(client, claim, indices, accumulate)
             settle()
-            verdict = line.ask("finish", self._step, claim=claim, took_ns=took_ns)
-            line.release(claim)
+            verdict = client.ask("finish", self._step, claim=claim, took_ns=took_ns)
+            client.release(claim)
             pending = (verdict, claim, gradient)
-            answer = line.wait_for(ahead, self._timeout_s)
+            answer = client.wait_for(ahead, self._timeout_s)
             if "later" in answer:
-                ask = line.ask("claim", self._step, ahead=False)
+                ask = client.ask("claim", self._step, ahead=False)
                 settle()
-                answer = line.wait_for(ask, self._timeout_s)
+                answer = client.wait_for(ask, self._timeout_s)
         report = Report(self._step, self.rank, **answer["frozen"])
         if sorted(kept) != report.computed_by(self.rank):
             raise TakeoverError("this rank's gradient is not what the ledgers say; it was taken for dead")
@@ -152,7 +150,7 @@ class Takeover:
         return report
 
     def _compute(
-        self, line: Line, claim: tuple[int, int, int], indices: Any, accumulate: Callable[[Any], object]
+        self, client: Client, claim: tuple[int, int, int], indices: Any, accumulate: Callable[[Any], object]
     ) -> tuple[Gradient, int]:
         """One micro-batch's gradient, apart from all others."""
         self._computing = (self._step, claim[0], claim[2])
@@ -193,8 +191,8 @@ class Takeover:
         """Leave; the keeper ends with its rank."""
         for hook in self._hooks:
             hook.remove()
-        if self._line is not None:
-            self._line.close()
+        if self._client is not None:
+            self._client.close()
         if self._keeper is not None:
             self._keeper.close()
 
@@ -212,7 +210,7 @@ class Takeover:
         else:
             yield
 
-    def _meet(self, keeper: int, lease_s: float, silence_s: float) -> Line:
+    def _meet(self, keeper: int, lease_s: float, silence_s: float) -> Client:
         """Start the keeper on its rank, and connect to it: its address and token come over the group."""
         hosts: list[Any] = [None] * self.ranks
         dist.all_gather_object(hosts, socket.gethostname(), group=self.group)
@@ -220,19 +218,19 @@ class Takeover:
         if self.rank == keeper:
             one_host = len(set(hosts)) == 1
             token = secrets.token_hex(16)
-            self._keeper = Keeper("127.0.0.1" if one_host else "", token, self.ranks, lease_s)
+            self._keeper = KeeperServer("127.0.0.1" if one_host else "", token, self.ranks, lease_s)
             names = ["127.0.0.1"] if one_host else _own_names()
             found = [([(name, self._keeper.port) for name in names], token)]
         source = dist.get_global_rank(self.group, keeper) if self.group is not None else keeper
         dist.broadcast_object_list(found, src=source, group=self.group)
         addresses, token = found[0]
-        return Line(addresses, token, self.rank, lease_s, silence_s)
+        return Client(addresses, token, self.rank, lease_s, silence_s)
 
     def _watch(self) -> None:
         """Leave a micro-batch that is not wanted any more at the next layer, forward or backward."""
 
         def check(*_: Any) -> None:
-            if self._computing is not None and self._line and self._computing in self._line.fenced:
+            if self._computing is not None and self._client and self._computing in self._client.fenced:
                 raise TakenOverError("somebody else has finished this micro-batch")
 
         for module in self.model.modules():

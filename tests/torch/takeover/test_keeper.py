@@ -1,4 +1,4 @@
-"""The ledgers of an iteration in virtual time: exactly once at any speeds, and nobody waits for a slow one in vain."""
+"""Iterations of the keeper in virtual time: exactly once at any speeds, and nobody waits for a slow one in vain."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.torch.takeover_ledgers import Grant, Paces, Step, warm_up
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from paceline.dataplane.help.takeover import Grant, Paces
+from paceline.torch.takeover.keeper import Iteration, warm_up
 
 SECOND = 1_000_000_000
 
@@ -25,30 +28,30 @@ class World:
     counts: list[int]
     deaths: dict[int, float] = field(default_factory=dict)
     lease_s: float = 1e6
-    step: Step = field(init=False)
+    step: Iteration = field(init=False)
     kept: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def run(self, known: Paces | None = None) -> float:
         ranks = len(self.paces)
-        self.step = Step(ranks, int(self.lease_s * SECOND), known or Paces())
+        self.step = Iteration(ranks, int(self.lease_s * SECOND), known or Paces(), 0)
         events: list[tuple[float, int, int, Grant | None]] = []
         queued: dict[int, Grant] = {}
         asking: set[int] = set()
         for rank in range(ranks):
-            self.step.begin(rank, self.counts[rank])
+            self.step.begin(rank, list(range(self.counts[rank])), 0)
         alive = set(range(ranks))
         for rank, when in self.deaths.items():
             heapq.heappush(events, (when, -1, rank, None))
 
         def start(rank: int, grant: Grant, now: float) -> None:
-            ahead = self.step.claim(rank, int(now * SECOND), asking, ahead=True)
+            ahead = self.step.claim(rank, int(now * SECOND), ahead=True)
             if ahead is not None:
                 queued[rank] = ahead
             heapq.heappush(events, (now + self.paces[rank], 0, rank, grant))
 
         def serve(now: float) -> None:
-            for rank in sorted(asking, key=lambda r: self.step.paces.of(r)):
-                grant = self.step.claim(rank, int(now * SECOND), asking)
+            for rank in sorted(asking, key=lambda r: self.step.policy.paces.of(r)):
+                grant = self.step.claim(rank, int(now * SECOND))
                 if grant is not None:
                     asking.discard(rank)
                     start(rank, grant, now)
@@ -70,7 +73,7 @@ class World:
                 elif rank in alive:
                     assert grant is not None
                     took = int(self.paces[rank] * SECOND)
-                    kept, _ = self.step.finish(rank, grant.owner, grant.m, grant.number, took)
+                    kept, _ = self.step.finish(rank, grant.claim, took, int(now * SECOND))
                     if kept:
                         self.kept.setdefault((grant.owner, grant.m), []).append(rank)
                     if rank in queued:
@@ -87,7 +90,7 @@ class World:
     def check(self) -> None:
         shares = self.step.shares()
         wanted = {(owner, m) for owner, count in enumerate(self.counts) for m in range(count)}
-        assert {(owner, m) for owner in shares for m in range(len(shares[owner]))} == wanted
+        assert {(owner, m) for owner in range(len(shares)) for m in range(len(shares[owner]))} == wanted
         for (owner, m), holders in self.kept.items():
             assert holders == [shares[owner][m]]
         assert set(self.kept) == wanted
@@ -115,7 +118,7 @@ def test_one_slow_among_four_costs_little() -> None:
         world.check()
     # 64 micro-batches at 3.4 a second are 18.8 s; alone, the slow one takes 40.
     assert world.busy_until <= 21.0
-    assert any("helps rank 3" in entry["reason"] for entry in world.step.reasons)
+    assert any("helps worker 3" in entry["reason"] for entry in world.step.reasons)
 
 
 def test_equal_ranks_compute_their_own() -> None:
@@ -123,7 +126,7 @@ def test_equal_ranks_compute_their_own() -> None:
     for _ in range(2):
         world = World([1.0] * 4, [8] * 4)
         assert world.run(known) == pytest.approx(8.0)
-    assert world.step.shares() == {rank: [rank] * 8 for rank in range(4)}
+    assert world.step.shares() == [[rank] * 8 for rank in range(4)]
 
 
 def test_a_very_slow_rank_starts_nothing_that_all_would_wait_for() -> None:
@@ -139,38 +142,38 @@ def test_a_very_slow_rank_starts_nothing_that_all_would_wait_for() -> None:
 def test_a_race_is_won_by_who_finishes_first_and_the_other_is_told() -> None:
     known = Paces()
     known.note(0, SECOND)
-    step = Step(2, 1000 * SECOND, known)
-    step.begin(0, 1)
-    step.begin(1, 1)
-    slow = step.claim(1, 0, {1})
-    own = step.claim(0, 0, {0})
+    step = Iteration(2, 1000 * SECOND, known, 0)
+    step.begin(0, [0], 0)
+    step.begin(1, [0], 0)
+    slow = step.claim(1, 0)
+    own = step.claim(0, 0)
     assert slow is not None
     assert own is not None
-    assert step.finish(0, *own[:3], SECOND) == (True, [])
+    assert step.finish(0, own.claim, SECOND, SECOND) == (True, [])
     known.note(1, 20 * SECOND)
-    race = step.claim(0, SECOND, {0})
+    race = step.claim(0, SECOND)
     assert race is not None
-    assert "races rank 1" in race.reason
-    assert step.finish(0, *race[:3], SECOND) == (True, [(1, slow.number)])
-    assert step.finish(1, *slow[:3], 20 * SECOND) == (False, [])
+    assert "races worker 1" in race.reason
+    assert step.finish(0, race.claim, SECOND, 2 * SECOND) == (True, [(1, slow.number)])
+    assert step.finish(1, slow.claim, 20 * SECOND, 20 * SECOND) == (False, [])
     assert step.thrown_away == 1
     assert step.freeze()
-    assert step.shares() == {0: [0], 1: [0]}
+    assert step.shares() == [[0], [0]]
 
 
 def test_a_lease_that_runs_out_gives_the_micro_batch_to_another() -> None:
-    step = Step(2, SECOND, Paces())
-    step.begin(0, 1)
-    step.begin(1, 1)
-    lost = step.claim(1, 0, {1})
-    own = step.claim(0, 0, {0})
+    step = Iteration(2, SECOND, Paces(), 0)
+    step.begin(0, [0], 0)
+    step.begin(1, [0], 0)
+    lost = step.claim(1, 0)
+    own = step.claim(0, 0)
     assert lost is not None
     assert own is not None
-    step.finish(0, *own[:3], SECOND // 2)
-    step.renew(lost.owner, lost.m, lost.number, SECOND // 2)
-    assert step.claim(0, SECOND, {0}) is None
-    again = step.claim(0, 2 * SECOND, {0})
+    step.finish(0, own.claim, SECOND // 2, SECOND // 2)
+    step.renew(lost.claim, SECOND // 2)
+    assert step.claim(0, SECOND) is None
+    again = step.claim(0, 2 * SECOND)
     assert again is not None
     assert (again.owner, again.m) == (1, 0)
-    assert step.finish(1, *lost[:3], SECOND) == (False, [])
-    assert step.finish(0, *again[:3], SECOND)[0]
+    assert step.finish(1, lost.claim, SECOND, 2 * SECOND) == (False, [])
+    assert step.finish(0, again.claim, SECOND, 3 * SECOND)[0]
