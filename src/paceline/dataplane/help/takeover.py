@@ -203,13 +203,16 @@ class TakeoverPolicy:
         return max(pace_ns - elapsed_ns, OVERDUE * (elapsed_ns - pace_ns), 0.0)
 
     def neediest(self, owners: Collection[int]) -> int:
-        """Whose free micro-batches would take its owner, and those who help it now, the longest; -1: of nobody."""
+        """Whose free micro-batches would take its owner, and those who help it now, the longest; -1: of nobody.
+
+        A dead worker counts as if it worked: its part is no more urgent than a slow worker's, as all must be done.
+        """
 
         def left_ns(owner: int) -> float:
             pace_ns = self.paces.of(owner)
             at_work = self.ledgers.holders(owner) - {owner}
-            rate = sum(pace_ns / self.paces.of(helper) for helper in at_work) + self.ledgers.is_alive(owner)
-            return self.ledgers.free(owner) * pace_ns / max(rate, 1e-9)
+            rate = 1.0 + sum(pace_ns / self.paces.of(helper) for helper in at_work)
+            return self.ledgers.free(owner) * pace_ns / rate
 
         return max(owners, key=lambda owner: (left_ns(owner), -owner), default=-1)
 

@@ -178,11 +178,15 @@ class Claims:
 
     def take_own(self, rank: int, now_ns: int) -> Claim | None:
         """The next of a straggler's own; None if there is none, or if its helpers are sooner done with all of them."""
+        if not self.ledgers.free(rank):
+            return None
         if self._job.dead:
             got = self.policy.take(rank, rank, now_ns)
         else:
-            coming = self._coming(rank, (rank,))
-            got = self.policy.claim(rank, now_ns, owners=(rank,), coming=coming, may_race=False)
+            # Where helpers may take from several, they have the others' work to do as well.
+            owners = tuple(self.ledgers.open) if self.counts_bits() else (rank,)
+            coming = self._coming(rank, owners)
+            got = self.policy.claim(rank, now_ns, owners=owners, coming=coming, may_race=False)
         return got.claim if isinstance(got, Grant) else None
 
     def take_orphan(self, rank: int, now_ns: int) -> Claim | None:

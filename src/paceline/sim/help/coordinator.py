@@ -42,11 +42,11 @@ class Coordinator:
         self.job = job = HelpedJob(setup, j, plan)
         self._ledgers = Ledgers(round(job.options.lease * job.unit_ns))
         self._policy = TakeoverPolicy(self._ledgers, Paces(typical_ns=job.unit_ns))
-        self._watch = Watch(job, self._given_ns)
-        self._cutting = MicroBatching(setup, job, self._watch, self._ledgers)
+        self.watch = Watch(job, self._given_ns)
+        self._cutting = MicroBatching(setup, job, self.watch, self._ledgers)
         racks = Racks([setup.place.leaf_of_host[host] for host in setup.place.worker_hosts[j]])
-        self._epochs = Epochs(setup, job, self._watch, racks)
-        claims = Claims(job, self._watch, self._cutting, racks, self._policy)
+        self._epochs = Epochs(setup, job, self.watch, racks)
+        self.claims = claims = Claims(job, self.watch, self._cutting, racks, self._policy)
         contents = PacketContents(job, claims, racks)
         self._passes = Passes(job, claims, contents, self._cutting)
         self._recovery = Recovery(job, self._cutting, racks, self._epochs, claims, contents, self._passes)
@@ -57,7 +57,7 @@ class Coordinator:
 
     def tick(self, now_ns: int) -> None:
         """A window ends."""
-        self._watch.end_window(now_ns, self.tick, self)
+        self.watch.end_window(now_ns, self.tick, self)
         self._cutting.end_window(now_ns)
         self._passes.end_window(now_ns)
         self._recovery.end_window(now_ns)
@@ -69,7 +69,7 @@ class Coordinator:
         return self._cutting.consider(now_ns)
 
     def roles_changed(self, now_ns: int) -> None:
-        for rank, role in self._watch.roles().items():
+        for rank, role in self.watch.roles().items():
             if role != COMPUTE_STRAGGLER:
                 self._policy.paces.forget(rank)
         self._epochs.roles_changed(now_ns)
