@@ -11,8 +11,8 @@ from paceline.errors import UserError
 from paceline.sim import simulate as simulating
 from paceline.sim import world as w
 from paceline.sim.build import build
-from paceline.sim.coordinator import Coordinators
 from paceline.sim.engine import ENDED, PAUSED, run
+from paceline.sim.help.coordinator import Coordinators
 from paceline.sim.links import new_pool
 from paceline.sim.priority import priority
 from paceline.sim.results import collect

@@ -26,12 +26,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 config: Any = numba.core.config
 
 _CORE = "dataplane"
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def cache_folder(driver: str = _CORE) -> Path:
     """Where compiled code is kept: the core's, or that of the driver in this folder of the package."""
-    package = Path(__file__).resolve().parent.parent
-    sources = [path for folder in sorted({_CORE, driver}) for path in sorted((package / folder).glob("*.py"))]
+    sources = [
+        path for folder in sorted({_CORE, driver}) for path in sorted((_PACKAGE / folder).rglob("*.py"))
+    ]
     return folder_for(f"numba-{driver}{'-bounds' if bounds_checked() else ''}", sources)
 
 
@@ -47,6 +49,13 @@ def bounds_checked() -> bool:
 
 _folder_at_import = functools.cache(cache_folder)
 
+
+def _driver_of(source: Path) -> str:
+    """The folder of the package that a source belongs to, however deep it lies; elsewhere, the folder it lies in."""
+    is_ours = source.resolve().is_relative_to(_PACKAGE)
+    return source.resolve().relative_to(_PACKAGE).parts[0] if is_ours else source.parent.name
+
+
 # No reference counting (`_nrt`): compiled code creates no array, and Numba refuses it if it tries.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
@@ -54,7 +63,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 def _set_cache(function: Callable[..., Any]) -> None:
     if not os.environ.get("NUMBA_CACHE_DIR"):
         # Numba reads this setting when it decorates.
-        config.CACHE_DIR = str(_folder_at_import(Path(function.__code__.co_filename).parent.name))
+        config.CACHE_DIR = str(_folder_at_import(_driver_of(Path(function.__code__.co_filename))))
 
 
 def compiled(function: F) -> F:

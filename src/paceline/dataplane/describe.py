@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.dataplane import custodian, ledger, memory, sender, sender_state, straggler, switch, wire
+from paceline.dataplane import custodian, memory, sender, sender_state, switch, wire
+from paceline.dataplane.help import detect, ledger
 
 FIELD_MEANINGS = {
     "magic": f"`{wire.MAGIC:#06x}`",
@@ -250,7 +251,7 @@ def sections() -> dict[str, str]:
         "custodian verdicts": _numbered(custodian.VERDICT_NAMES, CUSTODIAN_VERDICT_MEANINGS, "verdict"),
         "pull answers": _numbered(sender_state.PULL_ANSWERS, PULL_ANSWER_MEANINGS, "answer"),
         "micro-batch states": _changes(ledger.BATCH_STATES, BATCH_CHANGES, ledger.BATCH),
-        "roles": _changes(straggler.ROLE_NAMES, ROLE_CHANGES, straggler.WORKER),
+        "roles": _changes(detect.ROLE_NAMES, ROLE_CHANGES, detect.WORKER),
         "policies": ", ".join(f"`{name}` ({code})" for name, code in memory.POLICIES.items()) + ".",
     }
 

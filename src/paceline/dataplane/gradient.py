@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
+from paceline.dataplane.help.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
 from paceline.dataplane.memory import (
     EMPTY,
     HELD,
@@ -24,7 +25,6 @@ from paceline.dataplane.memory import (
     swap,
     take_out,
 )
-from paceline.dataplane.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
 from paceline.dataplane.switch_state import (
     COMPLETIONS,
     CONSUMED,

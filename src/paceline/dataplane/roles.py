@@ -33,6 +33,7 @@ from paceline.dataplane.flights import (
     start_asking,
     void_credit,
 )
+from paceline.dataplane.help.shares import owner_bit
 from paceline.dataplane.pacing import is_overtaken, sample_rtt
 from paceline.dataplane.sender_state import (
     ANSWER_IT,
@@ -44,7 +45,6 @@ from paceline.dataplane.sender_state import (
     SENT,
     Senders,
 )
-from paceline.dataplane.shares import owner_bit
 from paceline.dataplane.wire import CUSTODY, FLUSH, PULL
 
 _BACKOFF_ANSWERED = 8

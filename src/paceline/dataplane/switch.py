@@ -23,9 +23,9 @@ from typing import Any
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.gradient import give_out, gradient
+from paceline.dataplane.help.shares import is_sound
 from paceline.dataplane.memory import EMPTY, FILLING, HELD, POLICY_NONE, POLICY_SWITCHML, free, holds
 from paceline.dataplane.pool import pool_gradient, pool_result
-from paceline.dataplane.shares import is_sound
 from paceline.dataplane.switch_state import (
     COMPLETIONS,
     CONFIG,

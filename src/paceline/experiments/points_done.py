@@ -19,7 +19,7 @@ from typing import Any
 from paceline.errors import UserError
 
 FILE_NAME = "points.jsonl"
-_FOLDERS = ("config", "dataplane", "sim", "schedule", "schedule/policies", "experiments")
+_FOLDERS = ("config", "dataplane", "sim", "schedule", "experiments")
 _LIBRARIES = ("numpy", "numba", "ortools")
 
 
@@ -29,9 +29,9 @@ def sources_hash() -> str:
     package = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256(platform.python_version().encode())
     for folder in _FOLDERS:
-        for path in sorted((package / folder).glob("*.py")):
+        for path in sorted((package / folder).rglob("*.py")):
             if not path.stem.endswith("_page"):
-                digest.update(f"{folder}/{path.name}\n".encode())
+                digest.update(f"{path.relative_to(package)}\n".encode())
                 digest.update(path.read_bytes())
     for name in _LIBRARIES:
         try:

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from paceline.dataplane.help.detect import ROLE_NAMES, Detection, explain
 from paceline.dataplane.progress import CAUSE_NAMES
-from paceline.dataplane.straggler import ROLE_NAMES, Detection, explain
 from paceline.live.agent_report import describe_standstill
 from paceline.live.agent_state import (
     CLOSED,
