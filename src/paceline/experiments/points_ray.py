@@ -36,7 +36,7 @@ def run_on_ray(function: Callable[[P], Any], points: Sequence[P], address: str) 
         _connect(ray, address)
     try:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_run_here)
-        sources = sources_hash()
+        sources = sources_hash(function)
         number_of = {task.remote(function, point, sources): i for i, point in enumerate(points)}
         waiting = list(number_of)
         while waiting:
@@ -52,7 +52,7 @@ def run_on_ray(function: Callable[[P], Any], points: Sequence[P], address: str) 
 
 def _run_here(function: Callable[[Any], Any], point: Any, sources: str) -> tuple[str, Any]:
     """On the node: the result, or the node's name if it has other code."""
-    if sources_hash() != sources:
+    if sources_hash(function) != sources:
         return socket.gethostname(), None
     return "", function(point)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.dataplane.auth import KEY_BYTES, key_words
-from paceline.dataplane.compiled import cache_folder, interpreted
+from paceline.dataplane.compiled import interpreted
 from paceline.dataplane.memory import AGGREGATOR, POLICIES
 from paceline.errors import UserError
 from paceline.live import sockets
@@ -29,6 +29,7 @@ from paceline.live.shard import run_shard
 from paceline.live.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
 from paceline.live.shard_thread import ShardThread
 from paceline.live.upstream import Upstream, own_address
+from paceline.numba_cache import is_on_disk
 
 LIVE_POLICIES = tuple(name for name in POLICIES if name != "none")
 SLOTS_MIN = 2
@@ -64,7 +65,7 @@ class SwitchOptions:
 
 def announce_compilation() -> None:
     """Say, on a cold start, why nothing seems to happen."""
-    if not interpreted() and not any(cache_folder("live").glob("**/shard.run_shard-*.nbi")):
+    if not interpreted() and not is_on_disk(run_shard):
         print("paceline: compiling the switch, once (up to a minute) ...", file=sys.stderr, flush=True)
 
 

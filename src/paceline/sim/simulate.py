@@ -4,7 +4,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from paceline.dataplane.compiled import cache_folder, interpreted
+from paceline.dataplane.compiled import interpreted
+from paceline.numba_cache import is_on_disk
 from paceline.sim import world as w
 from paceline.sim.build import Setup, build
 from paceline.sim.coordinator import Coordinators
@@ -22,7 +23,7 @@ def announce_compilation() -> None:
     """Say once, on a cold start, why nothing seems to happen."""
     global _announced
     # The event loop is what takes long; smaller pieces may have been compiled without it.
-    if not _announced and not interpreted() and not any(cache_folder("sim").glob("**/engine.run-*.nbi")):
+    if not _announced and not interpreted() and not is_on_disk(run):
         print("paceline: compiling the simulator, once (up to a minute) ...", file=sys.stderr, flush=True)
     _announced = True
 
