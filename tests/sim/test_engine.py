@@ -8,13 +8,13 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.numba_cache import folder_of
+from paceline.priority import priority
 from paceline.sim import simulate as simulating
 from paceline.sim import world as w
 from paceline.sim.build import build
 from paceline.sim.coordinator import Coordinators
 from paceline.sim.engine import ENDED, PAUSED, run
 from paceline.sim.links import new_pool
-from paceline.sim.priority import priority
 from paceline.sim.results import collect
 from paceline.sim.scenario import POLICIES, Scenario
 from paceline.sim.simulate import _run_to_end, simulate

@@ -115,7 +115,7 @@ def _compile(children: Children, plan: Plan) -> None:
     if plan.expected_path() == HOST or is_on_disk(agent_loop.run):
         return
     print("paceline: compiling the agent, once (a minute or more) ...", file=sys.stderr, flush=True)
-    children.start("compiler", [sys.executable, "-m", "paceline.bench.warm_up"], dict(os.environ))
+    children.start("compiler", [sys.executable, "-m", "paceline.live.agent_warm"], dict(os.environ))
     children.wait("compiler", START_TIMEOUT_S)
 
 

@@ -126,9 +126,9 @@ def _check_target(path: Path | None) -> None:
 def _check_scenario(path: Path, scenario: "Scenario", names: list[str], overrides: tuple[str, ...]) -> None:
     """Build every run before the first starts: what does not fit is told at once, with its line."""
     from paceline.errors import JobError, SettingError, UserError
+    from paceline.priority import priority
     from paceline.sim.build import build
     from paceline.sim.models import profile
-    from paceline.sim.priority import priority
 
     for number, job in enumerate(scenario.job):
         try:

@@ -154,6 +154,33 @@ def new_packets(count: int) -> Any:
 
 
 @compiled
+def clear(packet: Any, kind: int) -> None:
+    """A header of this kind without payload, flags and bits, from nobody in particular; at level 1."""
+    packet.magic = MAGIC
+    packet.version = VERSION
+    packet.kind = kind
+    packet.flag = 0
+    packet.priority = 0
+    packet.job = 0
+    packet.chunk = 0
+    packet.epoch = 0
+    packet.count = 0
+    packet.index = 0
+    packet.mask = np.uint64(0)
+    packet.fan_in = 1
+    packet.fan_in_upper = 1
+    packet.rack = 0
+    packet.level = 1
+    packet.worker = 0
+    packet.custodian = 0
+    packet.share = np.uint64(0)
+    packet.owner = 0
+    packet.window = 0
+    packet.offer = 0
+    packet.tag = np.uint64(0)
+
+
+@compiled
 def _big_endian(data: Any, start: int, width: int) -> np.uint64:
     value = np.uint64(0)
     for i in range(start, start + width):

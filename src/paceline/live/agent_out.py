@@ -5,7 +5,7 @@ from typing import Any
 from paceline.dataplane.auth import seal
 from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
-from paceline.dataplane.wire import HEADER_BYTES, MAGIC, QUERY, VERSION, encode_at
+from paceline.dataplane.wire import HEADER_BYTES, QUERY, clear, encode_at
 from paceline.live.agent_state import NO_ROOM, PINGS, SEND_BLOCKED, Loop, Out
 from paceline.live.udp import flush, post, room_for
 
@@ -64,28 +64,15 @@ def send_small(out: Out, packet: Any, destination: Any) -> None:
 def blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
     """A packet without payload from this worker, to nobody yet."""
     sender = loop.senders.state[0]
-    packet.magic = MAGIC
-    packet.version = VERSION
-    packet.kind = kind
-    packet.flag = 0
-    packet.priority = 0
+    clear(packet, kind)
     packet.job = sender.job
     packet.chunk = chunk
     packet.epoch = sender.epoch
-    packet.count = 0
-    packet.index = 0
-    packet.mask = NO_BITS
     packet.fan_in = sender.fan_in
     packet.fan_in_upper = sender.fan_in_upper
     packet.rack = sender.rack
-    packet.level = 1
     packet.worker = sender.worker
     packet.custodian = sender.worker
-    packet.share = NO_BITS
-    packet.owner = 0
-    packet.window = 0
-    packet.offer = 0
-    packet.tag = NO_BITS
 
 
 @compiled_apart

@@ -11,11 +11,11 @@ from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
 from paceline.dataplane.sender import NEVER_NS, new_senders, start
 from paceline.dataplane.switch import new_switches
 from paceline.errors import SettingError
+from paceline.priority import PriorityRule
 from paceline.sim import world as w
 from paceline.sim.build_faults import add_other_traffic, check_modes, check_slow_workers, fill_spells
 from paceline.sim.links import new_pool
 from paceline.sim.models import ModelProfile
-from paceline.sim.priority import PriorityRule
 from paceline.sim.queue import new_queue, set_time
 from paceline.sim.scenario import Job, Scenario
 from paceline.sim.stacks import fill_stacks, wake_delays_ns

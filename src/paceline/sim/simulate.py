@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from paceline.dataplane.compiled import interpreted
 from paceline.numba_cache import is_on_disk
+from paceline.priority import PriorityRule, priority
 from paceline.sim import world as w
 from paceline.sim.build import Setup, build
 from paceline.sim.coordinator import Coordinators
 from paceline.sim.engine import COORDINATE, ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
 from paceline.sim.links import grown_pool
-from paceline.sim.priority import PriorityRule, priority
 from paceline.sim.results import RunResult, collect
 from paceline.sim.scenario import Scenario
 
