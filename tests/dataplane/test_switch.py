@@ -72,7 +72,6 @@ def test_completion_multicasts_the_result_and_frees_at_once(policy: str) -> None
     out = bench.gradient(1, 7)
     assert (out.verdict, out.packet.kind, out.values) == (sw.DOWN, wire.RESULT, (12, 24))
     assert out.packet.mask == mask_of(0, 1)
-    assert out.packet.flag & wire.RESULT_FLAG
     assert bench.slot(0).state == EMPTY
     assert bench.used() == 0
     assert bench.count(sw.COMPLETIONS) == 1

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import app
+from paceline.commands.report import read_run
 from paceline.errors import UserError
 from paceline.report import run_figures
 from paceline.report.perfetto import FIRST_SERVER, SWITCH, trace_events
 from paceline.report.run_compare import summary
-from paceline.report.run_read import read_run
 from tests.report.run_scenes import baseline_run, going_run, paceline_run
 
 

@@ -42,7 +42,7 @@ from paceline.dataplane.switch_state import (
     UP,
     Switch,
 )
-from paceline.dataplane.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, PARTIAL, RESULT, RESULT_FLAG
+from paceline.dataplane.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, PARTIAL, RESULT
 
 
 @compiled_inner
@@ -148,7 +148,6 @@ def _send_complete(switch: Switch, s: int, packet: Any, keeps: bool) -> int:
         packet.kind = PARTIAL
         return TO_CUSTODIAN
     packet.kind = RESULT
-    packet.flag |= RESULT_FLAG
     packet.level = 1
     return DOWN
 

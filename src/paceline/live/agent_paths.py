@@ -18,8 +18,8 @@ from paceline.dataplane import sender as sending
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.progress import GOOD, LOOK_EVERY_NS, look, rest, slow_ns
 from paceline.dataplane.sender import NEVER_NS
-from paceline.dataplane.wire import PULL
-from paceline.live.agent_out import LEAVES, ping_switch, send_small, shard_of, tell_done
+from paceline.dataplane.wire import LEAVES, PULL
+from paceline.live.agent_out import ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent_receive import pull
 from paceline.live.agent_results import fail, note
 from paceline.live.agent_state import (

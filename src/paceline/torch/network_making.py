@@ -5,8 +5,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
-from paceline.live.agent_config import elements_for_mtu
 from paceline.live.hostmem import HostGroup
+from paceline.live.sockets import elements_for
 from paceline.torch.agent_path import AgentPath, own_address, take_ticket
 from paceline.torch.exchange import Exchange
 from paceline.torch.gloo_carrier import GlooCarrier
@@ -48,7 +48,7 @@ def make_exchange(
     address, mtu = own_address(settings, os.environ.get("MASTER_ADDR", ""))
     keys.set(f"mtu/{place.worker}", str(mtu))
     smallest = min(int(keys.get(f"mtu/{other}")) for other in range(place.workers))
-    elements = elements_for_mtu(smallest)
+    elements = elements_for(smallest)
     lifelines = Lifelines(
         keys.part("lifelines/"), place.worker, place.workers, address, min(timeout_s, MEET_S)
     )

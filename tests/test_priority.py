@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.priority import MIDDLE, STEPS_PER_OCTAVE, priority
+from paceline.priority import MIDDLE, STEPS_PER_OCTAVE, priority
 
 times = st.floats(1e-9, 1e6)
 ratios = st.floats(1e-6, 1e6)
