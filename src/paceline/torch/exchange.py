@@ -62,6 +62,7 @@ class Exchange:
         lifelines: Lifelines,
     ) -> None:
         self._keys, self._worker, self.workers = keys, worker, len(leaders)
+        self.rank = leaders[worker]
         self._carrier, self._journal = carrier, journal
         self._ledger = Ledger()
         self._lock = threading.RLock()
@@ -326,4 +327,4 @@ class Exchange:
         self._comeback.close(linger_s)
         self._carrier.close()
         for entry in self._open() if self._over is None else []:
-            entry.tell(DistBackendError(f"rank {self._peers.leaders[self._worker]} has closed the group"))
+            entry.tell(DistBackendError(f"rank {self.rank} has closed the group"))
