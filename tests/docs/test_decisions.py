@@ -14,7 +14,7 @@ from paceline.dataplane import compiled
 def _records() -> list[tuple[str, np.dtype[np.void]]]:
     found = []
     for package in (paceline.dataplane, paceline.sim):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for name, value in vars(importlib.import_module(module.name)).items():
                 if isinstance(value, np.dtype) and value.names:
                     found.append((f"{module.name}.{name}", value))
