@@ -1,6 +1,6 @@
 """Who leads and who straggles: detection [ours].
 
-SA-ATP lets leading workers help a straggling one [PAPERS 2]. Before any help stands the decision who straggles, a pure
+SA-ATP lets leading workers help a straggling one. Before any help stands the decision who straggles, a pure
 function of what is passed in; the other one, who computes what, is in `ledger.py`.
 
 Each window the caller reports, for every worker, how far its gradients are computed and how far they are delivered,
