@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test check format docs bench allreduce exactness fuzz hostile clean
+.PHONY: help demo test check format docs bench allreduce exactness fuzz hostile conformance clean
 
 help:
 	@echo "make demo       install into $(VENV), run training jobs without and with Paceline, write a report"
@@ -16,6 +16,7 @@ help:
 	@echo "make allreduce  the live speed table: all-reduce against Gloo and the line (root, quiet machine)"
 	@echo "make exactness  the full seeded exactness runs (the tests run a part of them)"
 	@echo "make fuzz       one million hostile packets through the interpreted core"
+	@echo "make conformance  torch's own distributed tests over Gloo and over Paceline, compared"
 	@echo "make hostile    one million hostile datagrams at a live switch while a job runs"
 
 $(STAMP): pyproject.toml
@@ -79,6 +80,9 @@ exactness: $(STAMP)
 
 hostile: $(STAMP)
 	$(BIN)/python -m tests.live.hostile --datagrams 1000000
+
+conformance: $(STAMP)
+	$(BIN)/python -m tests.torch.conformance
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.dataplane.fuzz --packets 1000000

@@ -65,7 +65,7 @@ def evaluator_events_per_s(problem: Problem) -> float:
 
 def measure(sizes: Sequence[tuple[int, int]], policies: Sequence[str]) -> list[dict[str, Any]]:
     """A row a size and policy."""
-    planning.warm()
+    planning.warm_up()
     rows: list[dict[str, Any]] = []
     for jobs, gpus in sizes:
         problem = build(jobs, gpus)

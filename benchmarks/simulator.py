@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ns3
-from paceline.dataplane.compiled import cache_folder
 from paceline.dataplane.wire import HEADER_BYTES
+from paceline.sim import engine
 from paceline.sim.results import RunResult
 from paceline.sim.scenario import Scenario
 from paceline.sim.simulate import simulate
+from paceline.sources import SourceTree
 
 PACKET_BYTES = 1000
 POLICIES = ("esa", "atp", "switchml")
@@ -97,7 +98,8 @@ def measure_startup() -> dict[str, float]:
     """Seconds of a whole `paceline simulate` process: with nothing compiled, and with everything."""
     code = "from paceline.cli import main; main()"
     command = [sys.executable, "-c", code, "simulate", str(_EXAMPLE), "--policy", "esa", "--json", os.devnull]
-    sources = cache_folder("sim")
+    loop = Path(engine.__file__).resolve()
+    sources = SourceTree().key(loop)
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PACELINE_CACHE": folder}
         seconds = []
@@ -105,7 +107,7 @@ def measure_startup() -> dict[str, float]:
             started = time.perf_counter()
             subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
             seconds.append(time.perf_counter() - started)
-    if cache_folder("sim") != sources:
+    if SourceTree().key(loop) != sources:
         raise RuntimeError("the sources were edited meanwhile, so that both starts were cold; measure again")
     return {"cold_start_s": seconds[0], "warm_start_s": seconds[1]}
 

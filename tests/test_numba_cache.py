@@ -2,11 +2,15 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from paceline.numba_cache import folder_for
+from paceline.numba_cache import folder_of, is_on_disk
+from paceline.sources import SourceTree
+from tests.cached_function import total
 
 
 def _save_in_step(folder: str, dimensions: int, barrier: "multiprocessing.synchronize.Barrier") -> None:
@@ -52,11 +56,49 @@ def test_signatures_saved_at_the_same_time_keep_their_own_code(tmp_path: Path) -
         reader.join(timeout=60)
 
 
-def test_a_folder_follows_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-    source = tmp_path / "a.py"
-    source.write_text("x = 1\n")
-    first = folder_for("name", [source])
-    source.write_text("x = 2\n")
-    assert folder_for("name", [source]) != first
-    assert first.parent == tmp_path / "cache" / "paceline"
+def test_a_folder_is_named_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    source = Path(__file__).parent / "cached_function.py"
+    folder = folder_of(total)
+    assert folder == tmp_path / "paceline" / f"cached_function-{SourceTree().key(source)[:16]}"
+    assert not is_on_disk(total)
+    (folder / "of_its_file").mkdir(parents=True)
+    (folder / "of_its_file" / "cached_function.total-7.py311.1.nbi").touch()
+    assert is_on_disk(total)
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="there is no cache without compiling")
+def test_what_a_module_takes_it_must_import(tmp_path: Path) -> None:
+    """Numba would load the old code although the named tuple has its fields in another order."""
+    (tmp_path / "scene.py").write_text(_TAKES_A_STRANGER)
+    environment = {**os.environ, "PACELINE_CACHE": str(tmp_path)}
+    command = [sys.executable, "scene.py"]
+    for imports in ("", "from paceline.dataplane import memory\n"):
+        (tmp_path / "taking.py").write_text(imports + _TAKING)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        if imports:
+            assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+        else:
+            assert done.returncode == 1
+            assert "takes something of paceline.dataplane.memory, which it does not import" in done.stderr
+
+
+_TAKING = """
+from paceline.numba_linking import njit
+from paceline.numba_cache import kept_on_disk
+
+def count(memory):
+    return memory.slots.shape[0]
+
+count = kept_on_disk(njit(cache=True), count)
+"""
+
+_TAKES_A_STRANGER = """
+import sys
+sys.path.insert(0, ".")
+from taking import count
+from paceline.dataplane.memory import new_memory
+print(count(new_memory(1, 0)))
+"""

@@ -13,8 +13,8 @@ from typing import Any
 
 from paceline.config import toml
 from paceline.errors import UserError
+from paceline.launch import store
 from paceline.priority import PriorityRule, priority
-from paceline.report import run_read
 from paceline.report.run_read import RunData
 from paceline.schedule import planning
 from paceline.schedule.cluster import Cluster
@@ -115,4 +115,4 @@ def _jobs(given: str | Path | Iterable[Job | Mapping[str, Any]], gpus_total: int
 
 def read_run(folder: str | Path) -> RunData:
     """Read what `paceline run` has left in a folder: a run that has finished, was stopped, or still goes on."""
-    return run_read.read_run(Path(folder))
+    return store.read_run(Path(folder))

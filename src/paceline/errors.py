@@ -1,7 +1,8 @@
-"""The one error a user can cause, and the exit codes of every command.
+"""The errors that a user can cause, and the exit codes of every command.
 
 A `UserError` is a mistake in what the user gave: a file, a key, a value. Its text is one line that names
-the place; the command line prints it and exits with 2. Anything else that escapes is a defect of ours.
+the place; the command line prints it and exits with 2. Code tells errors apart by their types
+and fields, never by their text. Anything else that escapes is a defect of ours.
 """
 
 EXIT_OK = 0
@@ -18,3 +19,19 @@ class UserError(Exception):
         self.place = place
         self.message = message
         super().__init__(f"{place}: {message}" if place else message)
+
+
+class SettingError(UserError):
+    """A setting that does not fit what else is asked for; `key` leads to it in the file."""
+
+    def __init__(self, message: str, *, key: tuple[str, ...]) -> None:
+        self.key = key
+        super().__init__(message, place=".".join(key))
+
+
+class JobError(UserError):
+    """A job that does not fit, by its name."""
+
+    def __init__(self, message: str, *, job: str) -> None:
+        self.job = job
+        super().__init__(message, place=f"job {job!r}")

@@ -174,6 +174,52 @@ def _to_share(module: Any) -> Any:
     return module
 
 
+class _Program(_JITCodeLibrary):  # type: ignore[misc]
+    """The code of an entry point, with all of its parts. It is optimised once.
+
+    Numba optimises twice, the first time to bring reference counts together; this project's code has none.
+    """
+
+    def _optimize_final_module(self) -> None:
+        passes, builder = self._codegen._module_pass_manager()
+        with self._recorded_timings.record("Module passes", builder):
+            passes.run(self._final_module, builder)
+
+
+class _LeanProgram(_Program):
+    """The same for a program whose parts are called where they are long: the compiler decides, not we.
+
+    A loop that waits for packets gains nothing from parts that are copied to every place of their use, and takes three
+    times as long to compile with them.
+    """
+
+    _final_module: Any
+
+    def _optimize_final_module(self) -> None:
+        lean = binding.parse_assembly(str(self._final_module).replace("alwaysinline", "inlinehint"))
+        lean.name = self._final_module.name
+        self._final_module = lean
+        super()._optimize_final_module()
+
+
+class _EntryCompiler(_GuardedCompiler):
+    """Numba's compiler, its result a program."""
+
+    _library: Any = _Program
+
+    def define_pipelines(self) -> Any:
+        generator = self.state.targetctx.codegen()
+        self.state.library = self._library(generator, self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+class _LeanCompiler(_EntryCompiler):
+    """Numba's compiler, its result a lean program."""
+
+    _library = _LeanProgram
+
+
 class _PartCompiler(_GuardedCompiler):
     """Numba's compiler, its result a part."""
 
@@ -201,9 +247,10 @@ def part(function: Any, **options: Any) -> Any:
     return dispatcher
 
 
-def entry(function: Any, **options: Any) -> Any:
+def entry(function: Any, *, lean: bool = False, **options: Any) -> Any:
     """A compiled function for Python, kept on disk; compiled callers get a part instead."""
-    dispatcher = njit(cache=True, **options)(function)
+    compiler = _LeanCompiler if lean else _EntryCompiler
+    dispatcher = _njit(pipeline_class=compiler, cache=True, **options)(function)
     if hasattr(dispatcher, "py_func"):
         twin = part(function, **options)
         dispatcher.get_call_template = twin.get_call_template

@@ -223,6 +223,7 @@ def test_a_wrong_sum_ends_with_1(monkeypatch: Patch, capsys: Captured, small: st
         (("[switch]", "[network]\nrate = '-5 Gbit/s'\n[switch]"), r":3: network\.rate: .*greater than 0"),
         (("[switch]", "[network]\nhosts = 2\n[switch]"),
          r":8: job 'a-0': has 3 workers, but there are only 2 hosts"),
+        (('name = "a"', 'name = "it\'s"\nhosts = [0, 1, 99]'), r":6: job \"it's-0\": host 99 does not exist"),
         (('name = "a"', 'name = "a"\nmodel = "vgg17"'), r":8: unknown model 'vgg17'; did you mean 'vgg16'\?"),
         (("slots = 16", "slots = 3"), r":3: switch\.slots: 3 slots are too few: 2 jobs need two each"),
         (("[switch]", "[faults]\nslow = [{job = 'b', worker = 0, factor = 2.0}]\n[switch]"),

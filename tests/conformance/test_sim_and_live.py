@@ -16,9 +16,9 @@ from paceline.dataplane.bits import mix
 from paceline.dataplane.memory import ANSWERED, EMPTY
 from paceline.dataplane.switch import COMPLETIONS, FALLBACKS, FLUSHES, PREEMPTIONS
 from paceline.dataplane.wire import HEADER_BYTES
+from paceline.priority import priority
 from paceline.sim.build import CHECK_LANES, build
 from paceline.sim.engine import ENDED, run
-from paceline.sim.priority import priority
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import contribution
 from tests.live.agents import Job, RunningSwitch, job_of, running_switch

@@ -72,7 +72,9 @@ def hostile_packets(random: np.random.Generator, count: int) -> tuple[Any, Any]:
     """Rows of bytes and their lengths: valid packets of the hostile job, most of them spoilt in some way."""
     fields = np.zeros(count, dtype=wire.WIRE)
     fields["magic"], fields["version"] = wire.MAGIC, wire.VERSION
-    fields["kind"] = random.choice([1, 1, 1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8], count)
+    fields["kind"] = random.choice(
+        [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4, *range(wire.GRADIENT, wire.KIND_LAST + 1)], count
+    )
     fields["flag"] = random.choice([0, 0, 0, wire.FLUSH, wire.FLUSH, wire.ECN, wire.CUSTODY, 63], count)
     fields["priority"] = random.integers(0, 256, count)
     fields["job"] = HOSTILE

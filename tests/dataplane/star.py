@@ -312,9 +312,7 @@ class Star:
     def _answer(self, i: int, message: Message) -> None:
         packet = message.packet
         state = self.senders.state[i]
-        packet.kind, packet.flag, packet.count = wire.ANSWER, wire.COLLISION, state.count
-        packet.worker, packet.rack = state.worker, state.rack
-        packet.offer = self.senders.flights[i, packet.chunk % state.span].index
+        sender.answer_pull(self.senders, i, packet, state.count)
         message.values[0] = self.results[i][int(packet.chunk)]
         to = ("custodian", self.keeper_at[int(packet.job), int(packet.custodian)])
         self._send("switch", int(state.rack), message, to)

@@ -69,7 +69,6 @@ def test_disjoint_partials_are_added_and_a_full_mask_makes_the_result() -> None:
     assert keeper.partial(7, 2).verdict == NOTHING
     out = keeper.partial(11, 1)
     assert (out.verdict, out.packet.kind, out.values) == (MULTICAST, wire.RESULT, (23, 46))
-    assert out.packet.flag & wire.RESULT_FLAG
     assert (keeper.count(custody.ACCEPTED), keeper.count(custody.FINISHES)) == (3, 1)
 
 

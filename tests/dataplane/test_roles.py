@@ -8,8 +8,8 @@ import pytest
 from paceline.dataplane import sender as sending
 from paceline.dataplane import wire
 from paceline.dataplane.checkers import check_senders
+from paceline.dataplane.help.shares import ALL_SHARES
 from paceline.dataplane.sender import ANSWER_IT, CREDITED, DONE, IDLE, IGNORE, LOST, NEVER_NS, NEW, POLL, SENT
-from paceline.dataplane.shares import ALL_SHARES
 from tests.dataplane.headers import header, mask_of
 from tests.dataplane.test_sender import RTO_NS, Sender
 

@@ -72,7 +72,6 @@ def test_completion_multicasts_the_result_and_frees_at_once(policy: str) -> None
     out = bench.gradient(1, 7)
     assert (out.verdict, out.packet.kind, out.values) == (sw.DOWN, wire.RESULT, (12, 24))
     assert out.packet.mask == mask_of(0, 1)
-    assert out.packet.flag & wire.RESULT_FLAG
     assert bench.slot(0).state == EMPTY
     assert bench.used() == 0
     assert bench.count(sw.COMPLETIONS) == 1
@@ -534,6 +533,16 @@ def test_a_query_climbs_to_where_its_rack_is_counted() -> None:
         wire.QUERY,
         wire.COLLISION,
     )
+
+
+def test_a_query_that_was_above_goes_on_to_its_custodian_through_any_rack_switch() -> None:
+    """Live, the custodian's rack switch sees it: sent up again, it would go round for ever."""
+    bench = Bench("esa", levels=(1, 2))
+    fields = {"fan_in": 1, "fan_in_upper": 2}
+    bench.gradient(0, 5, rack=1, **fields)
+    passed = bench.put(ask(bench, 0, rack=0, chunk=8, **fields).packet, s=1)
+    assert (passed.verdict, passed.packet.kind) == (sw.TO_CUSTODIAN, wire.QUERY)
+    assert bench.put(passed.packet, s=0).verdict == sw.TO_CUSTODIAN
 
 
 def test_a_result_names_who_came_last_and_the_least_window() -> None:

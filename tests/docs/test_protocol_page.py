@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.dataplane import custodian, ledger, memory, sender, straggler, switch
+from paceline.dataplane import custodian, memory, sender, switch
 from paceline.dataplane import describe as protocol
+from paceline.dataplane.help import detect, ledger
 from paceline.dataplane.memory import POLICIES
 from paceline.generated import rewritten
 from tests.dataplane.star import Faults, Job, Star
@@ -216,18 +217,18 @@ def test_micro_batches_change_as_listed() -> None:
 def test_roles_change_as_listed() -> None:
     draw = random.Random(6)
     changes: set[Change] = set()
-    detection = straggler.new_detection(4, theta_chunks=10)
+    detection = detect.new_detection(4, theta_chunks=10)
     for _ in range(400):
         before = detection.workers.role.copy()
         detection.workers.computed[:] = [draw.choice((80, 100, 100, 100)) for _ in range(4)]
         detection.workers.delivered[:] = detection.workers.computed
         detection.workers.delivered[draw.randrange(4)] = 80
-        straggler.end_window(detection, np.zeros(4, dtype=np.int64))
+        detect.end_window(detection, np.zeros(4, dtype=np.int64))
         if draw.random() < 0.3:
-            straggler.end_iteration(detection)
+            detect.end_iteration(detection)
         for old, new in zip(before, detection.workers.role, strict=True):
             if old != new:
-                changes.add((straggler.ROLE_NAMES[old], straggler.ROLE_NAMES[new]))
+                changes.add((detect.ROLE_NAMES[old], detect.ROLE_NAMES[new]))
     assert changes == _listed(protocol.ROLE_CHANGES)
 
 

@@ -57,7 +57,7 @@ def test_a_point_of_other_settings_or_other_code_is_not_reused(
     run_points(square, points(marks, 2), "squares", Sweep(1, folder=tmp_path))
     run_points(square, points(marks, 2, factor=2.0), "squares", Sweep(1, folder=tmp_path, resume=True))
     assert runs(marks) == {"0-1.0": 1, "1-1.0": 1, "0-2.0": 1, "1-2.0": 1}
-    monkeypatch.setattr("paceline.experiments.points_done.sources_hash", lambda: "other code")
+    monkeypatch.setattr("paceline.experiments.points_done.sources_hash", lambda _: "other code")
     run_points(square, points(marks, 2), "squares", Sweep(1, folder=tmp_path, resume=True))
     assert runs(marks)["0-1.0"] == 2
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.experiments import joint, joint_figures, page_tables
+from paceline.experiments import harness, joint, joint_figures
 from paceline.experiments.joint_points import (
     SLOW_SERVER,
     Point,
@@ -100,7 +100,7 @@ def test_the_summary_compares_with_first_fit_and_atp(tmp_path: Path, monkeypatch
     assert ideas[3].startswith("stragglers: both instead of off,2.0,2.0")
     assert "first-fit" in (tmp_path / "index.html").read_text(encoding="utf-8")
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{joint_figures.BEGIN}\nold\n{page_tables.END}\nafter\n", encoding="utf-8")
+    page.write_text(f"before\n{joint_figures.BEGIN}\nold\n{harness.END_OF_TABLES}\nafter\n", encoding="utf-8")
     joint_figures.write(tmp_path, page)
     text = page.read_text(encoding="utf-8")
     assert "| bco-plus, ESA, both | 2.0 | 4.00 | 4.00 | 8.0 | 2.00 |" in text

@@ -2,6 +2,10 @@
 
 import json
 import os
+import pickle
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from paceline.experiments import esa_points, sjf_bco_points
 from paceline.experiments.esa_points import bdp_slots
 from paceline.experiments.harness import Sweep, run_points
 from paceline.experiments.points_done import FILE_NAME
+from paceline.experiments.points_ray import node_task
 from paceline.schedule.generate import PaperSetting
 from paceline.sim.simulate import warm_up
 
@@ -58,3 +63,26 @@ def test_a_cluster_gives_the_rows_that_local_processes_give(cluster: Any, tmp_pa
 def test_nobody_at_the_address_is_one_line() -> None:
     with pytest.raises(UserError, match="no Ray cluster answers at"):
         run_points(sjf_bco_points.run_point, SJF_BCO[:1], "nobody", Sweep(ray="127.0.0.1:9"))
+
+
+def test_a_node_without_a_module_names_it() -> None:
+    work = b"cno_such_module\nrun_point\n."
+    ended, (node, module) = node_task()(work, "")
+    assert (ended, node, module) == ("module missing", socket.gethostname(), "no_such_module")
+
+
+def test_a_node_with_other_code_does_not_run() -> None:
+    ended, _ = node_task()(pickle.dumps((sjf_bco_points.run_point, SJF_BCO[0])), "of other sources")
+    assert ended == "other code"
+
+
+def test_a_node_without_paceline_says_so() -> None:
+    """Ray gives a task that it can't load back as a text; this one can be loaded anywhere."""
+    from ray import cloudpickle
+
+    code = "import sys; sys.modules['paceline'] = None\n"
+    code += f"from ray import cloudpickle\nprint(cloudpickle.loads({cloudpickle.dumps(node_task())!r})(b'', '')[0])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "module missing\n"

@@ -37,7 +37,7 @@ class Attacker:
 
     def _fill(self) -> None:
         packet, random = self.packet, self.random
-        packet.kind = int(random.integers(1, 9))
+        packet.kind = int(random.integers(wire.GRADIENT, wire.KIND_LAST + 1))
         packet.flag = int(random.integers(0, 64))
         packet.priority = int(random.integers(0, 256))
         packet.chunk = int(random.integers(0, 2000))

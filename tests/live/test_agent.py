@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.dataplane.bits import threshold_of
 from paceline.errors import UserError
 from paceline.live import tensors
 from paceline.live.agent import Agent, open_socket
@@ -157,6 +158,29 @@ def test_a_switch_that_dies_is_left_and_one_that_comes_back_is_used() -> None:
             assert [agent.status()["path"] for agent in job.agents] == ["switch", "switch"]
             _check(job, 3000, 3, workers=2)
         assert [event["path"] for event in seen if event["event"] == "path"] == ["custodian", "switch"]
+
+
+def test_a_switch_that_answers_and_gets_nothing_done_is_told_of_and_left_for_a_while() -> None:
+    with running_switch() as switch, job_of(WORKERS, switch) as job:
+        seen: list[Any] = []
+        for agent in job.agents:
+            agent.on_event(seen.append)
+        _check(job, 2_000_000, 1)
+        settings = switch.switch.threads[0].shard.faults.settings[0]
+        settings.drop = threshold_of(0.6)
+        _check(job, 2_000_000, 2)
+        assert "loss" in {event["reason"] for event in seen if event["event"] == "slow"}
+        assert "by the switch there was hardly any progress" in {event["reason"] for event in seen}
+        assert sum(agent.status()["counters"]["standstills"] for agent in job.agents) > 0
+        assert "custodian" in {agent.status()["path"] for agent in job.agents}
+        settings.drop = 0
+        for agent in job.agents:
+            agent._loop.control[0].hold_off_ns = 0
+        until = time.monotonic() + WAIT_S
+        while "custodian" in {agent.status()["path"] for agent in job.agents} and time.monotonic() < until:
+            _check(job, 1000, 3)
+        assert {agent.status()["path"] for agent in job.agents} == {"switch"}
+        _check(job, 2_000_000, 4)
 
 
 def test_switchml_has_nothing_to_go_on_with() -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.dataplane.straggler import BANDWIDTH_STRAGGLER, LEADING, new_detection
-from paceline.live.agent_judging import learn, suspect
+from paceline.dataplane.help.detect import BANDWIDTH_STRAGGLER, LEADING, learn, new_detection, suspect
 from paceline.live.agent_roles_state import new_roles
 
 THETA = 60

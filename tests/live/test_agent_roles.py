@@ -17,7 +17,6 @@ from paceline.errors import UserError
 from paceline.live.agent import Agent, open_socket
 from paceline.live.agent_config import AgentConfig
 from paceline.live.agent_handle import ReductionError
-from paceline.live.agent_roles import REPORT_OFFER, ROLE_OFFER
 from tests.live.agents import KEY, WAIT_S, Job, RunningSwitch, job_of, running_switch
 
 WORKERS = 3
@@ -209,7 +208,7 @@ class Puppet:
         """The next that worker 0 says about roles."""
         while True:
             packet = wire.decode(self.sock.recv(65536))
-            if packet.kind == wire.ACK and packet.offer == ROLE_OFFER:
+            if packet.kind == wire.ROLE:
                 return packet
 
     def wait_for(self, kind: int, chunk: int) -> bytes:
@@ -223,8 +222,8 @@ class Puppet:
         raise AssertionError(f"no {kind} about chunk {chunk}")
 
     def report(self, computed: int, epoch: int) -> None:
-        progress = {"chunk": computed, "mask": computed, "share": computed, "index": 32}
-        self.say(kind=wire.ACK, offer=REPORT_OFFER, epoch=epoch, **progress)
+        progress = {"chunk": computed, "mask": computed, "share": computed, "window": 32}
+        self.say(kind=wire.REPORT, epoch=epoch, **progress)
 
     def say(self, payload: Any = None, **fields: int) -> None:
         packet = wire.new_packets(1)[0]
@@ -294,12 +293,28 @@ def test_a_custodian_that_holds_the_result_as_a_worker_gives_it() -> None:
         result = np.arange(ELEMENTS, dtype=np.int32)
         flags = {"chunk": chunk, "fan_in": 2}
         puppet.wait_for(wire.PARTIAL, chunk)
-        puppet.say(result, kind=wire.RESULT, flag=wire.RESULT_FLAG, custodian=1, **flags)
+        puppet.say(result, kind=wire.RESULT, custodian=1, **flags)
         _until(lambda: agent.status()["counters"]["results"] == 1, "the agent has the result of epoch 0")
         puppet.say(result, kind=wire.PARTIAL, flag=wire.FLUSH, custodian=0, mask=0b10, epoch=1, **flags)
         assert puppet.wait_for(wire.RESULT, chunk) == result.tobytes(), (
             "the custodian gives what the worker has"
         )
+
+
+def test_words_of_a_worker_are_answered_or_dropped_by_their_kind() -> None:
+    sockets = [open_socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
+    sockets[1].bind(("127.0.0.1", 0))
+    peers = [sock.getsockname() for sock in sockets]
+    config = AgentConfig(0, 2, peers, 1, KEY, elements=ELEMENTS, linger_s=0.0, timeout_s=WAIT_S)
+    with Agent(config, sockets[0]) as agent, sockets[1]:
+        puppet = Puppet(sockets[1], 1, peers[0])
+        puppet.say(kind=wire.LEAVES, chunk=1 << 40)
+        assert puppet.wait_for(wire.HAS, 0) == b""
+        # Nobody watches, nobody helps, and there is no ring: what tells of that is not expected.
+        for kind in (wire.RECEIPT, wire.REPORT, wire.ROLE):
+            puppet.say(kind=kind, chunk=1 << 40, epoch=60_000, mask=3, share=3)
+        _until(lambda: agent.status()["counters"]["drop_wrong_kind"] == 3, "three are dropped")
+        assert agent.status()["epoch"] == 0
 
 
 def test_off_is_off() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.dataplane import wire
+from paceline.dataplane import describe, wire
 from tests.live.test_switchd import running
 from tests.live.workers import Workers
 
@@ -26,12 +26,24 @@ def test_the_dissectors_layout_is_that_of_the_code() -> None:
         for name in wire.FIELD_NAMES
     ]
     assert layout == expected
-    kinds = {int(code): name for code, name in re.findall(r'\[(\d)\] = "(\w+)"', text)}
+    kinds = {int(code): name for code, name in re.findall(r'\[(\d+)\] = "(\w+)"', text)}
     assert kinds == {code: told.partition(":")[0] for code, told in wire.KIND_NAMES.items()}
     flags = dict(re.findall(r'paceline\.flag\.(\w+)", "\w+", 8, nil, (0x\w+)', text))
     assert {int(bit, 16): name for name, bit in flags.items()} == {
         code: told.partition(":")[0] for code, told in wire.FLAG_NAMES.items()
     }
+
+
+def test_the_dissectors_words_are_those_of_the_page() -> None:
+    text = DISSECTOR.read_text(encoding="utf-8")
+    found = re.findall(r'(\w+) = ProtoField\.\w+\("paceline\.(\w+)\.(\w+)"', text)
+    names = {code: told.partition(":")[0] for code, told in wire.KIND_NAMES.items()}
+    expected = {
+        (place, names[kind], name)
+        for kind, fields in describe.KIND_FIELDS.items()
+        for place, (name, _) in fields.items()
+    }
+    assert {words for words in found if words[1] != "flag"} == expected
 
 
 def _tshark(capture: Path, *words: str) -> str:
@@ -93,3 +105,30 @@ def test_tshark_takes_only_ours_and_sees_a_wrong_length(tmp_path: Path) -> None:
     assert "Length and element count disagree" in told[1]
     assert "paceline" in told[2]
     assert "disagree" not in told[2]
+
+
+@needs_tshark
+def test_messages_between_hosts_have_their_own_fields(tmp_path: Path) -> None:
+    capture = tmp_path / "packets.pcap"
+    fields = {
+        (wire.KIND_NAMES[kind].partition(":")[0], place, name)
+        for kind, words in describe.KIND_FIELDS.items()
+        for place, (name, _) in words.items()
+    }
+    with running(pcap=capture) as switch:
+        workers = Workers([switch.port], [0], count=8)
+        for kind in describe.KIND_FIELDS:
+            packet = wire.new_packets(1)[0]
+            packet.kind, packet.job, packet.fan_in, packet.fan_in_upper, packet.level = kind, 1, 1, 1, 1
+            packet.chunk, packet.index, packet.mask, packet.share, packet.window = 21, 22, 23, 24, 25
+            workers.sockets[0].socket.sendto(wire.encode(packet), ("127.0.0.1", switch.switch.ports[0]))
+        workers.run(1)
+        workers.close()
+    names = [f"paceline.{kind}.{name}" for kind, _, name in sorted(fields)]
+    words = [word for name in ("paceline.kind", *names) for word in ("-e", name)]
+    rows = [line.split("\t") for line in _tshark(capture, "-T", "fields", *words).splitlines()]
+    told = {name: row[1 + at] for row in rows for at, name in enumerate(names) if row[1 + at]}
+    values = {"chunk": 21, "index": 22, "mask": 23, "share": 24, "window": 25}
+    assert {name: int(value, 0) for name, value in told.items()} == {
+        f"paceline.{kind}.{name}": values[place] for kind, place, name in fields
+    }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.live import hostmem_kernels as kernels
-from paceline.live.hostmem import HostGroup, HostReduceError, host_identity
+from paceline.live.hostmem import HostGroup, HostReduceError, TensorMismatchError, host_identity
 from tests.live.hostmem_ranks import Folder, on_ranks
 
 SIZES = (1, 7, 63, 64, 65, 128, 1000, 4097)
@@ -153,6 +153,66 @@ def test_a_rank_that_leaves_or_does_not_come_is_named(tmp_path: Path) -> None:
     assert isinstance(error, HostReduceError)
     assert error.rank == 1
     assert "did not come to the reduction within 0.3 s" in str(error)
+
+
+FLOATS, INTS, BITS = np.float32, np.int32, np.uint16
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        ((20, FLOATS, "float32", 1), "rank 1: 20 float32 with sum"),
+        ((400, FLOATS, "float32", 1), "rank 1: 400 float32 with sum"),
+        ((3000, FLOATS, "float32", 1), "rank 1: 3000 float32 with sum"),
+        ((10, INTS, "int32", 1), "rank 1: 10 int32 with sum"),
+        ((10, BITS, "bfloat16", 1), "rank 1: 10 bfloat16 with sum"),
+        ((10, FLOATS, "float32", 3), "rank 1: 10 float32 with average over 3"),
+    ],
+)
+def test_ranks_with_different_tensors_are_all_told(odd: tuple, told: str, tmp_path: Path) -> None:
+    """Whatever way a tensor of one rank would go by its size; nobody gets a number, and the group ends."""
+
+    def deed(group: HostGroup) -> str:
+        warm = np.ones(150, np.float32)
+        group.all_reduce(warm, "float32", timeout_s=30)
+        size, dtype, kind, divisor = odd if group.rank == 1 else (10, FLOATS, "float32", 1)
+        values = np.ones(size, dtype)
+        with pytest.raises(TensorMismatchError) as caught:
+            group.all_reduce(values, kind, divisor, timeout_s=30)
+        assert (values == 1).all()
+        with pytest.raises(HostReduceError, match="different tensors"):
+            group.all_reduce(warm, "float32", timeout_s=30)
+        return str(caught.value)
+
+    for text in on_ranks(3, tmp_path, deed):
+        assert "different tensors" in str(text)
+        assert "ranks 0, 2: 10 float32 with sum" in str(text)
+        assert told in str(text)
+
+
+def test_segments_of_different_tensors_are_told_apart(tmp_path: Path) -> None:
+    """A segment says of which tensor it is a part: the same size is not enough."""
+
+    def deed(group: HostGroup) -> None:
+        whole = (300, 1) if group.rank == 0 else (300, 4)
+        total = np.zeros(100 if group.rank == 0 else 0, np.float32)
+        with pytest.raises(TensorMismatchError, match="average over 4"):
+            group.reduce_to_first(np.ones(100, np.float32), "float32", total, 30, whole=whole)
+
+    assert on_ranks(2, tmp_path, deed) == [None, None]
+
+
+def test_many_different_sizes_in_turn_raise_no_false_alarm(tmp_path: Path) -> None:
+    """A rank may be one reduction ahead: its next description must not be taken for the one before."""
+
+    def deed(group: HostGroup) -> None:
+        for at in range(1500):
+            size = (1, 2, 70, 3, 200, 64)[at % 6]
+            values = np.full(size, at, np.float32)
+            group.all_reduce(values, "float32", 1 + at % 2 * 2, timeout_s=30)
+            assert (values == (at if at % 2 else 3 * at)).all()
+
+    assert on_ranks(3, tmp_path, deed) == [None] * 3
 
 
 def _named_memory() -> set[str]:

@@ -233,9 +233,7 @@ class Wild:
 
     def _answer(self, w: int, p: int) -> None:
         packet = self.packets[p]
-        packet.kind, packet.flag, packet.count = wire.ANSWER, wire.COLLISION, WIDTH
-        packet.worker, packet.rack = w, self.homes[w]
-        packet.offer = self.senders.flights[w, packet.chunk % self.span].index
+        sender.answer_pull(self.senders, w, packet, WIDTH)
         self.values[p] = self.results[w][int(packet.chunk)]
         self._send(p, ("switch", self.homes[w]), ("custodian", int(packet.custodian)))
 

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from paceline.cli import app
 from paceline.errors import UserError
+from paceline.launch.store import read_run
 from paceline.report import run_figures
 from paceline.report.perfetto import FIRST_SERVER, SWITCH, trace_events
 from paceline.report.run_compare import summary
-from paceline.report.run_read import read_run
 from tests.report.run_scenes import baseline_run, going_run, paceline_run
 
 

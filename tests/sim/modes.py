@@ -11,7 +11,7 @@ from typing import Any
 from paceline.dataplane.compiled import bounds_checked, interpreted
 from paceline.sim.scenario import POLICIES
 from paceline.sim.simulate import simulate
-from tests.sim.help_scenes import dying, helped, slow
+from tests.sim.help.scenes import dying, helped, slow
 from tests.sim.scenes import facts, job, scene
 
 SCENARIO = scene(

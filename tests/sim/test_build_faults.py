@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.sim.scenario import StragglerMode
 from paceline.sim.simulate import simulate
-from tests.sim.help_scenes import helped
+from tests.sim.help.scenes import helped
 from tests.sim.scenes import job, scene, wire_s
 
 BIG = job(size=400_000, ratio=50.0, workers=2, iterations=2)

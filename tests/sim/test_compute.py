@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.sim.simulate import simulate
-from tests.sim.help_scenes import COMPUTE_S, helped, iterations_of, run, slow
+from tests.sim.help.scenes import COMPUTE_S, helped, iterations_of, run, slow
 from tests.sim.scenes import facts, job, scene
 
 

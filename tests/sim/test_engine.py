@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.dataplane import compiled as compiling
 from paceline.errors import UserError
+from paceline.numba_cache import folder_of
+from paceline.priority import priority
 from paceline.sim import simulate as simulating
 from paceline.sim import world as w
 from paceline.sim.build import build
-from paceline.sim.coordinator import Coordinators
 from paceline.sim.engine import ENDED, PAUSED, run
+from paceline.sim.help.coordinator import Coordinators
 from paceline.sim.links import new_pool
-from paceline.sim.priority import priority
 from paceline.sim.results import collect
 from paceline.sim.scenario import POLICIES, Scenario
 from paceline.sim.simulate import _run_to_end, simulate
@@ -220,9 +220,9 @@ def test_a_cold_start_is_announced_once_even_if_small_pieces_are_compiled(
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(simulating, "interpreted", lambda: False)
-    pieces = compiling.cache_folder("sim") / "dataplane"
+    pieces = folder_of(run) / "sim"
     pieces.mkdir(parents=True)
-    (pieces / "sender.start-1.py311.nbi").touch()
+    (pieces / "engine.advance-1.py311.nbi").touch()
     monkeypatch.setattr(simulating, "_announced", False)
     for _ in range(2):
         simulating.announce_compilation()

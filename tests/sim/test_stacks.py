@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from paceline.priority import priority
 from paceline.sim.build import build
 from paceline.sim.links import NO_STACK
-from paceline.sim.priority import priority
 from paceline.sim.scenario import Scenario
 from paceline.sim.simulate import simulate
 from paceline.sim.stacks import WAKES, wake_delays_ns

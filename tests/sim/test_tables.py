@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.sim.priority import priority
+from paceline.priority import priority
 from paceline.sim.scenario import Scenario
 from paceline.sim.tables import PRIORITY_STEPS, Tables, build_tables
 from tests.sim.scenes import job, scene

@@ -196,7 +196,50 @@ def test_a_death_on_another_host_is_told_to_all(dies: int, tmp_path: Path) -> No
     for rank, result in enumerate(results):
         if rank != dies:
             assert f"rank {dies}" in result["error"]
+            # Another host sees the connection of the first rank end, long before its heartbeat is missed.
+            assert dies == 3 or rank == 3 or "its process has ended" in result["error"]
             assert result["took_s"] < 60
+
+
+def different_tensors(rank: int, hosts: int) -> list[str]:
+    """Each case has a group of its own, which it ends; what a rank is told."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    import paceline.torch  # noqa: F401
+    from paceline.torch import making, network_reducer
+
+    network_reducer.SEGMENT = 1000
+    making.host_identity = lambda: f"host {rank * hosts // 4}"
+    dist.init_process_group("paceline", timeout=timedelta(seconds=60))
+    last = rank * hosts // 4 == hosts - 1  # the ranks of the last host have another tensor
+    cases = [
+        (torch.ones(3000 if last else 2000), dist.ReduceOp.SUM),  # whole segments, and one more
+        (torch.ones(500), dist.ReduceOp.AVG if last else dist.ReduceOp.SUM),
+        (torch.ones(500, dtype=torch.bfloat16 if last else torch.float32), dist.ReduceOp.SUM),
+        (torch.ones(20 if last else 10, dtype=torch.int32), dist.ReduceOp.SUM),
+        (torch.ones(10, dtype=torch.int32), dist.ReduceOp.AVG if last else dist.ReduceOp.SUM),
+    ]
+    told = []
+    for tensor, op in cases:
+        group = dist.new_group()
+        try:
+            dist.all_reduce(tensor, op=op, group=group)
+            told.append("no error")
+        except dist.DistBackendError as error:
+            told.append(str(error))
+    dist.group.WORLD.abort()  # type: ignore[union-attr]
+    return told
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_workers_with_different_tensors_are_told(hosts: int, tmp_path: Path) -> None:
+    """Two hosts of two ranks, whose segments have the same sizes; and four of one, where integers have no exponents."""
+    results = run_ranks(4, f"{HERE}:different_tensors", tmp_path, {"NUMBA_DISABLE_JIT": "1"}, hosts=hosts)
+    for told in results:
+        assert ["different tensors" in text for text in told] == [True] * 5, told
 
 
 def outlive_the_store(rank: int) -> dict[str, Any]:

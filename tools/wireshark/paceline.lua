@@ -3,13 +3,14 @@
 -- Use:  tshark -X lua_script:tools/wireshark/paceline.lua -r packets.pcap
 -- or copy this file to the folder "Personal Lua Plugins" (Help, About Wireshark, Folders).
 --
--- Any UDP datagram that begins with the magic number 0x5041 and version 1 is taken for ours, whatever its port.
+-- Any UDP datagram that begins with the magic number 0x5041 and version 2 is taken for ours, whatever its port.
 
 local paceline = Proto("paceline", "Paceline in-network aggregation")
 
 local KINDS = {
   [1] = "gradient", [2] = "partial", [3] = "result", [4] = "reminder",
   [5] = "pull", [6] = "answer", [7] = "query", [8] = "ack", [9] = "nack",
+  [10] = "receipt", [11] = "has", [12] = "leaves", [13] = "report", [14] = "role",
 }
 local HEADER_BYTES = 64
 local MAGIC = 0x5041
@@ -23,8 +24,7 @@ local f = {
   ecn = ProtoField.bool("paceline.flag.ecn", "ECN", 8, nil, 0x01),
   flush = ProtoField.bool("paceline.flag.flush", "Flush", 8, nil, 0x02),
   collision = ProtoField.bool("paceline.flag.collision", "Collision", 8, nil, 0x04),
-  result = ProtoField.bool("paceline.flag.result", "Result", 8, nil, 0x08),
-  custody = ProtoField.bool("paceline.flag.custody", "Custody", 8, nil, 0x10),
+  custody = ProtoField.bool("paceline.flag.custody", "Custody", 8, nil, 0x08),
   priority = ProtoField.uint8("paceline.priority", "Priority"),
   job = ProtoField.uint16("paceline.job", "Job"),
   chunk = ProtoField.uint64("paceline.chunk", "Chunk"),
@@ -45,7 +45,30 @@ local f = {
   tag = ProtoField.uint64("paceline.tag", "Tag", base.HEX),
   payload = ProtoField.bytes("paceline.payload", "Elements, 32 bits each, little-endian"),
 }
-paceline.fields = f
+
+-- Messages between hosts have other words in some places: by kind, the place and the field that stands there.
+local WORDS = {
+  receipt = {
+    chunk = ProtoField.uint64("paceline.receipt.arrived", "Arrived"),
+    index = ProtoField.uint32("paceline.receipt.received", "All received below"),
+  },
+  has = { chunk = ProtoField.uint64("paceline.has.oldest", "All results below") },
+  leaves = { chunk = ProtoField.uint64("paceline.leaves.oldest", "All results below") },
+  report = {
+    chunk = ProtoField.uint64("paceline.report.computed", "Chunks computed"),
+    mask = ProtoField.uint64("paceline.report.sent", "Chunks sent"),
+    share = ProtoField.uint64("paceline.report.finished", "All results below"),
+    window = ProtoField.uint16("paceline.report.window", "Window of the worker"),
+  },
+  role = { mask = ProtoField.uint64("paceline.role.leaders", "Leaders", base.HEX) },
+}
+
+local fields = {}
+for _, field in pairs(f) do table.insert(fields, field) end
+for _, words in pairs(WORDS) do
+  for _, field in pairs(words) do table.insert(fields, field) end
+end
+paceline.fields = fields
 
 local wrong_length = ProtoExpert.new(
   "paceline.wrong_length", "Length and element count disagree", expert.group.MALFORMED, expert.severity.ERROR)
@@ -59,7 +82,7 @@ local LAYOUT = {
   { "worker", 36, 2 }, { "custodian", 38, 2 }, { "share", 40, 8 }, { "owner", 48, 2 },
   { "window", 50, 2 }, { "offer", 52, 4 }, { "tag", 56, 8 },
 }
-local FLAGS = { "ecn", "flush", "collision", "result", "custody" }
+local FLAGS = { "ecn", "flush", "collision", "custody" }
 
 local function is_ours(buffer)
   return buffer:len() >= HEADER_BYTES and buffer(0, 2):uint() == MAGIC and buffer(2, 1):uint() == VERSION
@@ -70,13 +93,16 @@ function paceline.dissector(buffer, pinfo, tree)
   local kind = KINDS[buffer(3, 1):uint()] or "unknown"
   local job, chunk = buffer(6, 2):uint(), buffer(8, 8):uint64()
   local count = buffer(18, 2):uint()
-  local told = string.format("%s job %d chunk %s", kind, job, tostring(chunk))
+  local words = WORDS[kind] or {}
+  local told = string.format("%s job %d", kind, job)
+  if not WORDS[kind] then told = string.format("%s chunk %s", told, tostring(chunk)) end
   pinfo.cols.protocol = "Paceline"
-  pinfo.cols.info = string.format("%s, worker %d, mask 0x%s", told, buffer(36, 2):uint(), buffer(24, 8):bytes():tohex())
+  pinfo.cols.info = string.format("%s, worker %d", told, buffer(36, 2):uint())
+  if not WORDS[kind] then pinfo.cols.info:append(", mask 0x" .. buffer(24, 8):bytes():tohex()) end
   local top = tree:add(paceline, buffer(), "Paceline: " .. told)
   for _, place in ipairs(LAYOUT) do
     local name, range = place[1], buffer(place[2], place[3])
-    local item = top:add(f[name], range)
+    local item = top:add(words[name] or f[name], range)
     if name == "flag" then
       for _, flag in ipairs(FLAGS) do item:add(f[flag], range) end
     end

@@ -11,7 +11,7 @@ link's rate**: it says how fast a ring's links would have to be.
 """
 
 from paceline.dataplane.wire import HEADER_BYTES
-from paceline.live.agent_config import elements_for_mtu
+from paceline.live.sockets import elements_for
 
 ETHERNET_BYTES = 14
 IP_UDP_BYTES = 28
@@ -21,7 +21,7 @@ ELEMENT_BYTES = 4
 
 def payload_share(mtu: int, item_bytes: int = ELEMENT_BYTES) -> float:
     """Tensor bytes over frame bytes, of a full packet."""
-    elements = elements_for_mtu(mtu)
+    elements = elements_for(mtu)
     frame = ETHERNET_BYTES + IP_UDP_BYTES + HEADER_BYTES + elements * ELEMENT_BYTES
     return elements * item_bytes / frame
 

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from paceline.bench.plan import HOST, OURS, Outcome, Plan, Row
 from paceline.bench.processes import ChildError, Children
-from paceline.dataplane.compiled import cache_folder
 from paceline.live import namespaces
+from paceline.numba_cache import is_on_disk
 from paceline.ports import free_port
 
 RENDEZVOUS_PORT = 29577
@@ -110,10 +110,12 @@ def _start_switch(children: Children, plan: Plan, place: Place) -> None:
 
 def _compile(children: Children, plan: Plan) -> None:
     """Let one process compile the agent where that has not been done; all ranks at once would take much longer."""
-    if plan.expected_path() == HOST or any(cache_folder("live").glob("**/agent_loop.run-*.nbi")):
+    from paceline.live import agent_loop
+
+    if plan.expected_path() == HOST or is_on_disk(agent_loop.run):
         return
     print("paceline: compiling the agent, once (a minute or more) ...", file=sys.stderr, flush=True)
-    children.start("compiler", [sys.executable, "-m", "paceline.bench.warm_up"], dict(os.environ))
+    children.start("compiler", [sys.executable, "-m", "paceline.live.agent_warm"], dict(os.environ))
     children.wait("compiler", START_TIMEOUT_S)
 
 

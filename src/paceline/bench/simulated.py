@@ -8,7 +8,7 @@ from paceline.bench.line import ETHERNET_BYTES, IP_UDP_BYTES
 from paceline.bench.plan import Plan
 from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
-from paceline.live.agent_config import elements_for_mtu
+from paceline.live.sockets import elements_for
 from paceline.sim.scenario import Scenario
 from paceline.sim.simulate import simulate
 
@@ -22,7 +22,7 @@ def scenario(plan: Plan, size_bytes: int) -> Scenario:
     """The measured setting, as the simulator takes it."""
     if plan.rate_bps is None:
         raise UserError("a simulation needs the rate of the links", place="--rate")
-    elements = elements_for_mtu(plan.mtu)
+    elements = elements_for(plan.mtu)
     payload = HEADER_BYTES + 4 * elements
     counted = (payload + ENVELOPE_BYTES) / (payload + ETHERNET_BYTES + IP_UDP_BYTES)
     job = {"workers": plan.workers, "iterations": 1, "size": size_bytes, "layers": 1, "ratio": 1e9}

@@ -33,9 +33,9 @@ def report(
     import json
 
     from paceline.errors import UserError
+    from paceline.launch.store import read_run
     from paceline.report import perfetto as perfetto_trace
     from paceline.report import run_compare, run_page
-    from paceline.report.run_read import read_run
 
     if len(runs) > 2:
         raise UserError("one run, or two to compare", place="report")

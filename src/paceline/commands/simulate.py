@@ -1,6 +1,5 @@
 """`paceline simulate`: one scenario under several policies, packet by packet."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +35,6 @@ JOBS_SHOWN_MAX = 16
 WIDE = 132
 """Columns of a terminal that holds the whole table; a narrower one gets it in two parts."""
 SWITCH_COLUMNS = ("memory used", "completions", "preemptions", "fallbacks", "reminders")
-_JOB_PLACE = re.compile(r"^job '(.*)'$")
 
 
 def simulate(
@@ -127,10 +125,10 @@ def _check_target(path: Path | None) -> None:
 
 def _check_scenario(path: Path, scenario: "Scenario", names: list[str], overrides: tuple[str, ...]) -> None:
     """Build every run before the first starts: what does not fit is told at once, with its line."""
-    from paceline.errors import UserError
+    from paceline.errors import JobError, SettingError, UserError
+    from paceline.priority import priority
     from paceline.sim.build import build
     from paceline.sim.models import profile
-    from paceline.sim.priority import priority
 
     for number, job in enumerate(scenario.job):
         try:
@@ -141,11 +139,11 @@ def _check_scenario(path: Path, scenario: "Scenario", names: list[str], override
     try:
         for name in names:
             build(scenario, name, scenario.seed, False, priority)
-    except UserError as error:
-        if named := _JOB_PLACE.match(error.place):
-            number = _number_of(scenario, named.group(1))
-            raise _located(path, overrides, ("job", number), str(error)) from None
-        raise _located(path, overrides, tuple(error.place.split(".")), str(error)) from None
+    except JobError as error:
+        number = _number_of(scenario, error.job)
+        raise _located(path, overrides, ("job", number), str(error)) from None
+    except SettingError as error:
+        raise _located(path, overrides, error.key, str(error)) from None
 
 
 def _number_of(scenario: "Scenario", name: str) -> int:

@@ -14,7 +14,7 @@ from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.custodian_state import LED_IN_PART, OPEN, PULLS_SENT, REMINDERS_SENT, Custodians
 from paceline.dataplane.sender_state import NEVER_NS
-from paceline.dataplane.wire import MAGIC, PULL, REMINDER, VERSION
+from paceline.dataplane.wire import PULL, REMINDER, clear
 
 _ATTEMPTS_FEW = 4
 
@@ -81,31 +81,19 @@ def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> Non
     """A packet without payload about a chunk; a pull names who is missing: workers, or whole racks."""
     custodian = custodians.state[k]
     entry = custodians.chunks[k, at]
-    packet.magic = MAGIC
-    packet.version = VERSION
-    packet.kind = kind
-    packet.flag = 0
+    clear(packet, kind)
     packet.priority = entry.priority
     packet.job = custodian.job
     packet.chunk = entry.chunk
     packet.epoch = custodian.epoch
-    packet.count = 0
     packet.index = entry.index
     packet.fan_in = custodians.fan_in[k, 0]
     packet.fan_in_upper = custodian.fan_in_upper
-    packet.rack = 0
-    packet.worker = 0
     packet.custodian = custodian.endpoint
-    packet.share = NO_BITS
-    packet.owner = 0
-    packet.window = 0
-    packet.offer = 0
-    packet.tag = NO_BITS
     if custodian.fan_in_upper > 1:
         packet.level = 2
         packet.mask = ~entry.racks
     else:
-        packet.level = 1
         counted = NO_BITS
         for rack in range(custodians.masks.shape[2]):
             counted |= custodians.masks[k, at, rack]

@@ -20,9 +20,9 @@ import numpy as np
 
 from paceline.dataplane.bits import bit, popcount
 from paceline.dataplane.custodian import FINISHED, OPEN, Custodians
+from paceline.dataplane.help.shares import ALL_SHARES, owner_bit
 from paceline.dataplane.memory import ANSWERED, EMPTY, FILLING, HELD, STATE_NAMES
 from paceline.dataplane.sender import CREDITED, FLIGHT_STATES, IDLE, LOST, SENT, Senders
-from paceline.dataplane.shares import ALL_SHARES, owner_bit
 from paceline.dataplane.switch import Switch
 from paceline.dataplane.wire import CUSTODY, GRADIENT, PARTIAL, RESULT
 

@@ -1,38 +1,20 @@
-"""How the core is compiled: one decorator, one disk cache that notices every change.
+"""How the core is compiled: its decorators, and the options that all of them share.
 
-A cache folder is named by a hash of all sources that are compiled together: the core alone, or the core and one of
-its drivers. A change anywhere in them gives a new folder, and stale machine code is never loaded
-(`paceline.numba_cache`); a change in one driver leaves the other's code as it was.
+Entry points are kept on disk, in folders that notice every change of what they are made of (`paceline.numba_cache`).
 
 `NUMBA_DISABLE_JIT=1` leaves everything plain Python: slower, but an index out of range raises, a debugger
 steps, and coverage counts.
 """
 
 import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
-import numba.core.config
-
-from paceline.numba_cache import folder_for, save_under_lock
+from paceline.numba_cache import config, kept_on_disk
 from paceline.numba_linking import compiled_form_of as _compiled_form_of
 from paceline.numba_linking import entry, njit, part
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Numba's stubs do not know its settings.
-config: Any = numba.core.config
-
-_CORE = "dataplane"
-
-
-def cache_folder(driver: str = _CORE) -> Path:
-    """Where compiled code is kept: the core's, or that of the driver in this folder of the package."""
-    package = Path(__file__).resolve().parent.parent
-    sources = [path for folder in sorted({_CORE, driver}) for path in sorted((package / folder).glob("*.py"))]
-    return folder_for(f"numba-{driver}{'-bounds' if bounds_checked() else ''}", sources)
 
 
 def interpreted() -> bool:
@@ -45,18 +27,22 @@ def bounds_checked() -> bool:
     return bool(config.BOUNDSCHECK)
 
 
-_folder_at_import = functools.cache(cache_folder)
-
 # No reference counting (`_nrt`): compiled code creates no array, and Numba refuses it if it tries.
-_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+
+_entry = functools.partial(entry, forceinline=True, **_OPTIONS)
+_loop = functools.partial(entry, lean=True, **_OPTIONS)
 
 
 def compiled(function: F) -> F:
     """An entry point: callable from Python and from compiled code, without the GIL, cached on disk."""
-    if not os.environ.get("NUMBA_CACHE_DIR"):
-        # Numba reads this setting when it decorates.
-        config.CACHE_DIR = str(_folder_at_import(Path(function.__code__.co_filename).parent.name))
-    return save_under_lock(entry(function, forceinline=True, **_OPTIONS))  # type: ignore[no-any-return]
+    return kept_on_disk(_entry, function)  # type: ignore[no-any-return]
+
+
+def compiled_loop(function: F) -> F:
+    """The entry point of a program that lasts: what is long in it is called, and it compiles in a third of the time."""
+    return kept_on_disk(_loop, function)  # type: ignore[no-any-return]
 
 
 def compiled_inner(function: F) -> F:

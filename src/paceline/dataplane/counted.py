@@ -11,7 +11,7 @@ from typing import Any
 from paceline.dataplane.bits import NO_BITS, bit, popcount
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.custodian_state import Custodians
-from paceline.dataplane.shares import ALL_SHARES, owner_bit
+from paceline.dataplane.help.shares import ALL_SHARES, owner_bit
 
 
 @compiled_inner

@@ -74,8 +74,8 @@ from paceline.dataplane.entries import (
     open_entry,
     pass_by,
 )
+from paceline.dataplane.help.shares import is_sound
 from paceline.dataplane.sender_state import NEVER_NS
-from paceline.dataplane.shares import is_sound
 from paceline.dataplane.wire import (
     ANSWER,
     COLLISION,

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.dataplane import custodian, ledger, memory, sender, sender_state, straggler, switch, wire
+from paceline.dataplane import custodian, memory, sender, sender_state, switch, wire
+from paceline.dataplane.help import detect, ledger
 from paceline.generated import main, table
 
 FIELD_MEANINGS = {
@@ -32,7 +33,7 @@ FIELD_MEANINGS = {
     "rack": "the rack it comes from",
     "level": "1: workers are being summed; 2: racks",
     "worker": "the sending worker, or the one a result is for",
-    "custodian": "endpoint of the job that keeps this chunk",
+    "custodian": "endpoint of the job that keeps this chunk; from host to host, the receiver",
     "share": "micro-batches of `owner` inside, spread over all 64 bits; of a pull, which are missing",
     "owner": "whose micro-batches they are: 64 x rack + place in the rack's masks",
     "window": "the least window of the contributors inside, in chunks; 0: not told",
@@ -47,15 +48,38 @@ KIND_PATHS = {
     wire.PULL: ("custodian", "workers in its mask", "no"),
     wire.ANSWER: ("worker", "custodian", "yes"),
     wire.QUERY: ("worker", "switch, else custodian", "no"),
-    wire.ACK: ("switch, custodian; host", "the asker, or workers in its mask; host", "no"),
+    wire.ACK: ("switch, custodian", "the asker, or workers in its mask", "no"),
     wire.NACK: ("custodian", "the asker", "no"),
+    wire.RECEIPT: ("worker", "its predecessor in the ring", "no"),
+    wire.HAS: ("worker", "worker", "no"),
+    wire.LEAVES: ("worker", "worker", "no"),
+    wire.REPORT: ("worker", "coordinator", "no"),
+    wire.ROLE: ("coordinator", "worker", "no"),
 }
+KIND_FIELDS = {
+    wire.RECEIPT: {
+        "chunk": ("arrived", "the packet that gave rise to it"),
+        "index": ("received", "all packets below this have come"),
+    },
+    wire.HAS: {"chunk": ("oldest", "all results below this are here")},
+    wire.LEAVES: {"chunk": ("oldest", "all results below this are here")},
+    wire.REPORT: {
+        "chunk": ("computed", "chunks that were handed in"),
+        "mask": ("sent", "chunks that have left the host"),
+        "share": ("finished", "all results below this are here"),
+        "window": ("window", "its present window, in chunks"),
+    },
+    wire.ROLE: {
+        "mask": ("leaders", "workers that lead in this epoch, one bit each; none: all, without help"),
+    },
+}
+"""What the fields of messages between hosts are called where they are not what their name says."""
 ERROR_RULES = (
     "a header",
     f"fewer than {wire.HEADER_BYTES} bytes, or fewer than were announced",
     "not ours",
     "another version",
-    f"kind outside {wire.GRADIENT}..{wire.NACK}",
+    f"kind outside {wire.GRADIENT}..{wire.KIND_LAST}",
     "a flag that does not exist",
     f"more than {wire.MAX_ELEMENTS} elements",
     f"length is not {wire.HEADER_BYTES} + 4 x count",
@@ -212,6 +236,16 @@ def _named(names: Mapping[int, str], paths: Mapping[int, tuple[str, str, str]] |
     return table(("code", "name", *(("from", "to", "payload") if paths else ()), "meaning"), rows)
 
 
+def _fields_of_kinds() -> str:
+    assert set(KIND_FIELDS) == set(range(wire.BETWEEN_HOSTS, wire.KIND_LAST + 1))
+    rows = [
+        (wire.KIND_NAMES[kind].partition(":")[0], f"`{field}`", f"`{name}`", meaning)
+        for kind, fields in KIND_FIELDS.items()
+        for field, (name, meaning) in fields.items()
+    ]
+    return table(("kind", "in the place of", "field", "meaning"), rows)
+
+
 def _numbered(names: Sequence[str], meanings: Sequence[str], title: str) -> str:
     assert len(names) == len(meanings), title
     rows = [(i, f"`{name}`", meanings[i]) for i, name in enumerate(names)]
@@ -232,6 +266,7 @@ def sections() -> dict[str, str]:
     return {
         "header": _layout(),
         "kinds": _named(wire.KIND_NAMES, KIND_PATHS),
+        "fields of kinds": _fields_of_kinds(),
         "flags": _named(wire.FLAG_NAMES),
         "decode errors": _numbered(wire.ERROR_NAMES, ERROR_RULES, "error"),
         "verdicts": _numbered(switch.VERDICT_NAMES, VERDICT_MEANINGS, "verdict"),
@@ -243,7 +278,7 @@ def sections() -> dict[str, str]:
         "custodian verdicts": _numbered(custodian.VERDICT_NAMES, CUSTODIAN_VERDICT_MEANINGS, "verdict"),
         "pull answers": _numbered(sender_state.PULL_ANSWERS, PULL_ANSWER_MEANINGS, "answer"),
         "micro-batch states": _changes(ledger.BATCH_STATES, BATCH_CHANGES, ledger.BATCH),
-        "roles": _changes(straggler.ROLE_NAMES, ROLE_CHANGES, straggler.WORKER),
+        "roles": _changes(detect.ROLE_NAMES, ROLE_CHANGES, detect.WORKER),
         "policies": ", ".join(f"`{name}` ({code})" for name, code in memory.POLICIES.items()) + ".",
     }
 

@@ -22,7 +22,7 @@ from paceline.dataplane.custodian_state import (
     UNICAST,
     Custodians,
 )
-from paceline.dataplane.wire import ACK, CUSTODY, ECN, FLUSH, RESULT, RESULT_FLAG, WINDOW_MAX
+from paceline.dataplane.wire import ACK, CUSTODY, ECN, FLUSH, RESULT, WINDOW_MAX
 
 
 @compiled_inner
@@ -133,7 +133,7 @@ def make_result(custodians: Custodians, k: int, at: int, packet: Any, buffer: An
     """The packet becomes the chunk's result; `worker` stays, so that it can be sent to the asker alone."""
     entry = custodians.chunks[k, at]
     packet.kind = RESULT
-    packet.flag = entry.flag | RESULT_FLAG
+    packet.flag = entry.flag
     packet.count = custodians.state[k].count
     packet.window = entry.window
     packet.offer = entry.offer

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
+from paceline.dataplane.help.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
 from paceline.dataplane.memory import (
     EMPTY,
     HELD,
@@ -24,7 +25,6 @@ from paceline.dataplane.memory import (
     swap,
     take_out,
 )
-from paceline.dataplane.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
 from paceline.dataplane.switch_state import (
     COMPLETIONS,
     CONSUMED,
@@ -42,7 +42,7 @@ from paceline.dataplane.switch_state import (
     UP,
     Switch,
 )
-from paceline.dataplane.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, PARTIAL, RESULT, RESULT_FLAG
+from paceline.dataplane.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, PARTIAL, RESULT
 
 
 @compiled_inner
@@ -148,7 +148,6 @@ def _send_complete(switch: Switch, s: int, packet: Any, keeps: bool) -> int:
         packet.kind = PARTIAL
         return TO_CUSTODIAN
     packet.kind = RESULT
-    packet.flag |= RESULT_FLAG
     packet.level = 1
     return DOWN
 

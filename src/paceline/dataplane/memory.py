@@ -23,7 +23,7 @@ import numpy as np
 
 from paceline.dataplane.bits import NO_BITS, add_modulo, next_random, popcount
 from paceline.dataplane.compiled import compiled_inner
-from paceline.dataplane.shares import ALL_SHARES
+from paceline.dataplane.help.shares import ALL_SHARES
 from paceline.dataplane.wire import CUSTODY, FLAGS_WITHOUT_FLUSH
 
 POLICY_NONE = 0

@@ -24,7 +24,7 @@ from paceline.dataplane.switch_state import (
     UP,
     Switch,
 )
-from paceline.dataplane.wire import RESULT, RESULT_FLAG
+from paceline.dataplane.wire import RESULT
 
 
 @compiled_inner
@@ -65,7 +65,6 @@ def pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         take_out(memory, at, packet, buffer, row)
         packet.worker, packet.rack = worker, rack
         packet.kind = RESULT
-        packet.flag |= RESULT_FLAG
         packet.level = 1
         return TO_WORKER if switch.config[s].level == 1 else DOWN_ONE
     elif slot.mask & packet.mask:
@@ -90,7 +89,6 @@ def pool_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         return UP
     slot.state = ANSWERED
     packet.kind = RESULT
-    packet.flag |= RESULT_FLAG
     packet.level = 1
     return DOWN
 

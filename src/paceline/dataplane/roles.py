@@ -33,6 +33,7 @@ from paceline.dataplane.flights import (
     start_asking,
     void_credit,
 )
+from paceline.dataplane.help.shares import owner_bit
 from paceline.dataplane.pacing import is_overtaken, sample_rtt
 from paceline.dataplane.sender_state import (
     ANSWER_IT,
@@ -44,7 +45,6 @@ from paceline.dataplane.sender_state import (
     SENT,
     Senders,
 )
-from paceline.dataplane.shares import owner_bit
 from paceline.dataplane.wire import CUSTODY, FLUSH, PULL
 
 _BACKOFF_ANSWERED = 8
@@ -114,6 +114,7 @@ def handle_ack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     flight = senders.flights[i, chunk % sender.span]
     if flight.state == CREDITED:
         # The wait goes on, but somebody is there.
+        sender.confirms += 1
         flight.backoff = min(flight.backoff, _BACKOFF_ANSWERED, sender.resends_max - 1)
         return False
     if flight.state != SENT and flight.state != LOST:
@@ -139,6 +140,7 @@ def _confirm(sender: Any, flight: Any, now_ns: int) -> None:
         # From the question to its answer: nobody was waited for.
         sample_rtt(sender, now_ns - flight.sent_ns)
         on_pure_rtt(sender, now_ns - flight.sent_ns)
+    sender.confirms += 1
     flight.counted = 1
     flight.sent_ns = now_ns
     flight.backoff = min(flight.backoff, _BACKOFF_ANSWERED, sender.resends_max - 1)

@@ -71,7 +71,7 @@ from paceline.dataplane.sender_state import (
     Senders,
     new_senders,
 )
-from paceline.dataplane.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, MAGIC, VERSION
+from paceline.dataplane.wire import ANSWER, COLLISION, CUSTODY, FLUSH, GRADIENT, MAGIC, VERSION
 
 __all__ = [
     "ANSWER_IT",
@@ -91,6 +91,7 @@ __all__ = [
     "SENT",
     "UNKNOWN",
     "Senders",
+    "answer_pull",
     "change_epoch",
     "handle_ack",
     "handle_nack",
@@ -229,6 +230,18 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     packet.offer = 0
     packet.tag = NO_BITS
     return True
+
+
+@compiled
+def answer_pull(senders: Senders, i: int, packet: Any, count: int) -> None:
+    """A pull becomes its answer, with the aggregator index that goes on with it; the driver adds the values."""
+    sender = senders.state[i]
+    packet.kind = ANSWER
+    packet.flag = COLLISION
+    packet.count = count
+    packet.worker = sender.worker
+    packet.rack = sender.rack
+    packet.offer = senders.flights[i, packet.chunk % sender.span].index
 
 
 @compiled

@@ -71,6 +71,7 @@ SENDER = np.dtype(
         ("fallbacks", "i8"),
         ("losses", "i8"),
         ("nacks", "i8"),
+        ("confirms", "i8"),
         ("suspect", "i8"),
         ("agreed", "f8"),
         ("agreed_chunk", "i8"),

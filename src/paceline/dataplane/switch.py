@@ -23,9 +23,9 @@ from typing import Any
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
 from paceline.dataplane.gradient import give_out, gradient
+from paceline.dataplane.help.shares import is_sound
 from paceline.dataplane.memory import EMPTY, FILLING, HELD, POLICY_NONE, POLICY_SWITCHML, free, holds
 from paceline.dataplane.pool import pool_gradient, pool_result
-from paceline.dataplane.shares import is_sound
 from paceline.dataplane.switch_state import (
     COMPLETIONS,
     CONFIG,
@@ -210,6 +210,9 @@ def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     config = switch.config[s]
     if packet.flag & CUSTODY or packet.mask == NO_BITS or packet.share != NO_BITS:
         return TO_CUSTODIAN
+    if packet.level > config.level:
+        # It comes from above, on its way to a custodian of this rack.
+        return TO_CUSTODIAN
     aggregates = config.dead == 0 and config.policy != POLICY_NONE and config.policy != POLICY_SWITCHML
     if aggregates and packet.index >= 0 and packet.index < config.slots:
         at = config.first + packet.index
@@ -224,6 +227,7 @@ def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
                 packet.kind = ACK
                 return TO_WORKER if config.level == 1 else DOWN_ONE
     if config.level == 1 and packet.fan_in_upper > 1:
+        packet.level = 2
         return UP
     return TO_CUSTODIAN
 

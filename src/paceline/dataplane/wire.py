@@ -21,8 +21,8 @@ MAGIC = 0x5041
 HEADER_BYTES = 64
 MAX_ELEMENTS = 2048
 CONTRIBUTORS_MAX = 64
-ENVELOPE_BYTES = 66
 WINDOW_MAX = 65_535
+ENVELOPE_BYTES = 66
 """Around the header on Ethernet: preamble and gap 20, frame 18, IPv4 20, UDP 8."""
 
 GRADIENT = 1
@@ -34,6 +34,14 @@ ANSWER = 6
 QUERY = 7
 ACK = 8
 NACK = 9
+RECEIPT = 10
+HAS = 11
+LEAVES = 12
+REPORT = 13
+ROLE = 14
+BETWEEN_HOSTS = RECEIPT
+"""From this kind on messages go from host to host, name their receiver in `custodian`, and are about no one chunk."""
+KIND_LAST = ROLE
 KIND_NAMES = {
     GRADIENT: "gradient: a contribution, or a rack's sum on its way up; the switch may aggregate it",
     PARTIAL: "partial: a sum on its way to its custodian; switches forward it untouched",
@@ -42,23 +50,26 @@ KIND_NAMES = {
     PULL: "pull: a custodian asks workers for a result or, failing that, for their contribution",
     ANSWER: "answer: a worker gives a custodian the result it already holds",
     QUERY: "query: a worker asks where its contribution is; the switch answers if it has the chunk, else the custodian",
-    ACK: "ack: these workers' contributions are counted, here or by the custodian; also a receipt between hosts",
+    ACK: "ack: these workers' contributions are counted, here or by the custodian",
     NACK: "nack: the contribution of the worker that asked is not there; it is to be sent again, by the switch",
+    RECEIPT: "receipt: what a host has of its predecessor's packets (ring all-reduce, simulated)",
+    HAS: "has: up to where a worker has all results",
+    LEAVES: "leaves: the same, of a worker that waits to close; the receiver answers with what it has",
+    REPORT: "report: how far a worker is, for the coordinator",
+    ROLE: "role: the coordinator says which epoch it is and who leads in it; answered by a report",
 }
 
 ECN = 1
 FLUSH = 2
 COLLISION = 4
-RESULT_FLAG = 8
-CUSTODY = 16
+CUSTODY = 8
 FLAG_NAMES = {
     ECN: "ecn: met congestion on its way",
     FLUSH: "flush: to the custodian; take along what the switch holds of the chunk; of a pull: yours is missing",
     COLLISION: "collision: found its aggregator taken; of a query: the switch has the chunk without the asker",
-    RESULT_FLAG: "result: the sum is complete",
     CUSTODY: "custody: complete at fan-in, but to be finished by the custodian",
 }
-_FLAGS_UNKNOWN = 224
+_FLAGS_UNKNOWN = 240
 FLAGS_WITHOUT_FLUSH = 255 - FLUSH
 
 _FIELDS = (
@@ -143,6 +154,33 @@ def new_packets(count: int) -> Any:
 
 
 @compiled
+def clear(packet: Any, kind: int) -> None:
+    """A header of this kind without payload, flags and bits, from nobody in particular; at level 1."""
+    packet.magic = MAGIC
+    packet.version = VERSION
+    packet.kind = kind
+    packet.flag = 0
+    packet.priority = 0
+    packet.job = 0
+    packet.chunk = 0
+    packet.epoch = 0
+    packet.count = 0
+    packet.index = 0
+    packet.mask = np.uint64(0)
+    packet.fan_in = 1
+    packet.fan_in_upper = 1
+    packet.rack = 0
+    packet.level = 1
+    packet.worker = 0
+    packet.custodian = 0
+    packet.share = np.uint64(0)
+    packet.owner = 0
+    packet.window = 0
+    packet.offer = 0
+    packet.tag = np.uint64(0)
+
+
+@compiled
 def _big_endian(data: Any, start: int, width: int) -> np.uint64:
     value = np.uint64(0)
     for i in range(start, start + width):
@@ -165,7 +203,7 @@ def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
         return BAD_MAGIC
     if data[start + 2] != VERSION:
         return BAD_VERSION
-    if data[start + 3] < GRADIENT or data[start + 3] > NACK:
+    if data[start + 3] < GRADIENT or data[start + 3] > KIND_LAST:
         return BAD_KIND
     if data[start + 4] & _FLAGS_UNKNOWN:
         return BAD_FLAGS

@@ -163,3 +163,14 @@ def write_summary(directory: Path, summary: Mapping[str, Mapping[str, Any]]) -> 
         assert set(entry) == {"paper", "ours", "setting"}, key
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+END_OF_TABLES = "<!-- end of figures -->"
+
+
+def put_tables(page: Path, begin: str, *tables: str) -> None:
+    """Renew the tables of a docs page: replace what stands between the marker `begin` and `END_OF_TABLES`."""
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    after = rest.split(END_OF_TABLES)[1]
+    body = "\n\n".join([begin, *tables, END_OF_TABLES])
+    page.write_text(before + body + after, encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.experiments.harness import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.experiments.joint_page import write_page
 from paceline.experiments.joint_points import all_points, run_point
-from paceline.schedule.planning import warm
+from paceline.schedule import planning
 from paceline.sim.simulate import warm_up
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
 def _prepare() -> None:
     """Compile once, before processes start."""
     warm_up()
-    warm()
+    planning.warm_up()
 
 
 def combine(rows: Sequence[Row]) -> list[Row]:

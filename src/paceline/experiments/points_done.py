@@ -1,8 +1,8 @@
 """What a sweep has finished, on disk: one line a point, so that an interrupted sweep goes on from there.
 
 The file is only ever appended to. A line's key is a hash of the function, of the point with all its settings, and of
-every source that a result can depend on: a point of other settings or of other code is another point. A
-line that a kill has torn is dropped; its point runs again.
+every source that the function can reach (`paceline.sources`): a point of other settings or of other code is another
+point. A line that a kill has torn is dropped; its point runs again.
 """
 
 import fcntl
@@ -17,22 +17,17 @@ from types import TracebackType
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.sources import tree
 
 FILE_NAME = "points.jsonl"
-_FOLDERS = ("config", "dataplane", "sim", "schedule", "schedule/policies", "experiments")
 _LIBRARIES = ("numpy", "numba", "ortools")
 
 
 @functools.cache
-def sources_hash() -> str:
-    """Of the code that results depend on: ours (pages left out), and the versions of what computes for it."""
-    package = Path(__file__).resolve().parent.parent
+def sources_hash(function: Callable[..., Any]) -> str:
+    """Of the code that the function's results depend on: ours, and the versions of what computes for it."""
     digest = hashlib.sha256(platform.python_version().encode())
-    for folder in _FOLDERS:
-        for path in sorted((package / folder).glob("*.py")):
-            if not path.stem.endswith("_page"):
-                digest.update(f"{folder}/{path.name}\n".encode())
-                digest.update(path.read_bytes())
+    digest.update(tree().key(Path(function.__code__.co_filename).resolve()).encode())
     for name in _LIBRARIES:
         try:
             digest.update(f"{name} {metadata.version(name)}\n".encode())
@@ -48,7 +43,7 @@ def key_of(function: Callable[..., Any], point: Any) -> str:
         raise TypeError(
             f"a point must show all that it is made of, as a dataclass does; this one shows {shown}"
         )
-    text = f"{function.__module__}.{function.__qualname__}\n{shown}\n{sources_hash()}"
+    text = f"{function.__module__}.{function.__qualname__}\n{shown}\n{sources_hash(function)}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

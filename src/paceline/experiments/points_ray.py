@@ -9,6 +9,7 @@ nothing but itself.
 import importlib
 import logging
 import os
+import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -35,9 +36,11 @@ def run_on_ray(function: Callable[[P], Any], points: Sequence[P], address: str) 
     if ours:
         _connect(ray, address)
     try:
-        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_run_here)
-        sources = sources_hash()
-        number_of = {task.remote(function, point, sources): i for i, point in enumerate(points)}
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(node_task())
+        sources = sources_hash(function)
+        number_of = {
+            task.remote(pickle.dumps((function, point)), sources): i for i, point in enumerate(points)
+        }
         waiting = list(number_of)
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=1, timeout=PATIENCE_S)
@@ -50,27 +53,41 @@ def run_on_ray(function: Callable[[P], Any], points: Sequence[P], address: str) 
             ray.shutdown()
 
 
-def _run_here(function: Callable[[Any], Any], point: Any, sources: str) -> tuple[str, Any]:
-    """On the node: the result, or the node's name if it has other code."""
-    if sources_hash() != sources:
-        return socket.gethostname(), None
-    return "", function(point)
+def node_task() -> Callable[[bytes, str], tuple[str, Any]]:
+    """What a node runs: how it ended, and the result, or else the node's name and what is missing.
+
+    A function inside of another travels with its code, so it runs where Paceline is not installed, too.
+    """
+
+    def run_on_node(work: bytes, sources: str) -> tuple[str, Any]:
+        import pickle
+        import socket
+
+        try:
+            from paceline.experiments import points_done
+
+            function, point = pickle.loads(work)
+            if points_done.sources_hash(function) != sources:
+                return "other code", (socket.gethostname(), None)
+            return "done", function(point)
+        except ModuleNotFoundError as error:
+            return "module missing", (socket.gethostname(), error.name)
+
+    return run_on_node
 
 
 def _taken(ray: Any, reference: Any) -> Any:
-    try:
-        stranger, result = ray.get(reference)
-    except ray.exceptions.RayError as error:
-        if "No module named" in str(error):
-            raise UserError(
-                "a node of the Ray cluster lacks Paceline or what it needs; install it there"
-            ) from None
-        raise
-    if stranger:
+    ended, result = ray.get(reference)
+    if ended == "done":
+        return result
+    node, module = result
+    if ended == "other code":
         raise UserError(
-            f"node {stranger} of the Ray cluster has other Paceline code, Python or NumPy than this machine"
+            f"node {node} of the Ray cluster has other Paceline code, Python or NumPy than this machine"
         )
-    return result
+    raise UserError(
+        f"node {node} of the Ray cluster lacks {module}; install Paceline and what it needs there"
+    )
 
 
 def _connect(ray: Any, address: str) -> None:

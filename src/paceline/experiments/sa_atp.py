@@ -1,7 +1,7 @@
 """SA-ATP's claim as an experiment: leading workers lend storage and compute to a straggling one.
 
 The paper gives the claim (iteration time down by 57 %, training 1.8 times as fast) and the idea; the mechanism that
-runs here, custody and takeover, is ours (`dataplane/roles.py`, `dataplane/ledger.py`, `sim/helping.py`).
+runs here, custody and takeover, is ours (`dataplane/roles.py`, `dataplane/help`, `sim/help`).
 """
 
 from collections.abc import Sequence

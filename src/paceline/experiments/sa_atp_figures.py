@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from paceline.experiments.page_tables import put_tables
+from paceline.experiments.harness import put_tables
 
 BEGIN = "<!-- figures: sa-atp -->"
 _NAMES = {

@@ -107,7 +107,7 @@ def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> Non
     source.problem([run_job.job for run_job in jobs])
     # Before the clock of the arrivals starts: the first time ever it compiles.
     announce()
-    planning.warm()
+    planning.warm_up()
     folder.mkdir(parents=True, exist_ok=True)
     store = Store.create(folder)
     now = time.time()

@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.launch import schema
+from paceline.report.run_read import RunData, run_of
 
 FILE = "run.sqlite"
 Row = dict[str, Any]
@@ -73,7 +74,7 @@ class Store:
             )
             store = cls(folder, db)
             version = store.meta().get("version")
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, ValueError) as error:
             raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
         if version != schema.VERSION:
             raise UserError(f"{FILE} has version {version}, this is {schema.VERSION}", place=str(folder))
@@ -127,10 +128,24 @@ class Store:
 
     def samples(self, job: str | None = None) -> list[Row]:
         where = "WHERE job = ?" if job is not None else ""
-        return self._rows(f"SELECT * FROM samples {where} ORDER BY time", *([job] if job is not None else []))
+        return self._rows(
+            f"SELECT * FROM samples {where} ORDER BY time, rowid", *([job] if job is not None else [])
+        )
 
     def switch_samples(self) -> list[Row]:
         return self._rows("SELECT * FROM switch_samples ORDER BY time, rowid")
+
+    def tables(self) -> dict[str, list[Row]]:
+        """Every table but `meta`, as one moment shows them."""
+        self._db.execute("BEGIN")
+        try:
+            return {
+                "servers": self.servers(), "jobs": self.jobs(), "attempts": self.attempts(),
+                "placements": self.placements(), "plans": self.plans(), "events": self.events(),
+                "samples": self.samples(), "switch_samples": self.switch_samples(),
+            }  # fmt: skip
+        finally:
+            self._db.execute("ROLLBACK")
 
     def _rows(self, query: str, *values: object) -> list[Row]:
         found = []
@@ -184,6 +199,22 @@ class Store:
         return self.insert(
             "events", time=when, kind=kind, job=job, text=text, reason=reason, figures=dict(figures or {})
         )
+
+
+def read_tables(folder: Path) -> tuple[Row, dict[str, list[Row]]]:
+    """The run of a folder, to look at: its `meta`, and all other tables."""
+    store = Store.open_to_read(folder)
+    try:
+        return store.meta(), store.tables()
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
+    finally:
+        store.close()
+
+
+def read_run(folder: Path) -> RunData:
+    """The run in a folder; a folder without one is the user's mistake."""
+    return run_of(folder, *read_tables(folder))
 
 
 def _plain(value: object) -> object:

@@ -8,11 +8,8 @@ import contextlib
 import os
 import re
 import secrets
-import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,8 @@ from paceline.launch import local
 from paceline.launch.environment import MARK
 from paceline.launch.protocol import Share, Task
 from paceline.launch.store import Store
+from paceline.live.client import ControlError, ControlPlane
+from paceline.live.sockets import own_address
 from paceline.ports import free_port
 
 READY_LIMIT_S = 300.0
@@ -58,10 +57,10 @@ class Switch:
             return
         self._polled = now
         try:
-            text = _get(f"http://{self.address}/metrics", ANSWER_S)
-        except OSError as error:
+            text = _page(self.address, "/metrics", ANSWER_S)
+        except ControlError as error:
             if not self._silent:
-                tell(now, "switch", f"the switch {self.address} does not answer", reason=str(error))
+                tell(now, "switch", f"the switch {self.address} does not answer", reason=error.reason)
             self._silent = True
             return
         if self._silent:
@@ -97,9 +96,9 @@ class Switch:
             time.sleep(0.1)
 
 
-def _get(address: str, timeout_s: float) -> str:
-    with urllib.request.urlopen(address, timeout=timeout_s) as answer:
-        return str(answer.read().decode(errors="replace"))
+def _page(address: str, path: str, timeout_s: float) -> str:
+    host, _, port = address.rpartition(":")
+    return ControlPlane(host, int(port), timeout_s=timeout_s).text(path)
 
 
 def _mark(store: Store) -> str:
@@ -133,25 +132,15 @@ def samples_of(text: str) -> dict[str | None, dict[str, float]]:
     return found
 
 
-def own_address() -> str:
-    """The address of this machine that others reach it by: that of its way out. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return socket.gethostbyname(socket.gethostname())
-        return str(probe.getsockname()[0])
-
-
 def attach(store: Store, address: str) -> Switch:
     """Use a switch that somebody else runs; its token comes from the environment, as for any agent."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"{address!r} is neither auto, none nor HOST:PORT", place="--switch")
     try:
-        _get(f"http://{address}/healthz", 5.0)
-    except OSError as error:
-        raise UserError(f"no switch answers at {address}: {error}", place="--switch") from None
+        _page(address, "/healthz", 5.0)
+    except ControlError as error:
+        raise UserError(f"no switch answers at {address}: {error.reason}", place="--switch") from None
     return Switch(store, address, os.environ.get("PACELINE_TOKEN", ""))
 
 
@@ -197,8 +186,8 @@ def _await(switch: Switch, limit_s: float) -> None:
     assert switch.folder is not None
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            _get(f"http://{switch.address}/healthz", 2.0)
+        with contextlib.suppress(ControlError):
+            _page(switch.address, "/healthz", 2.0)
             return
         seen = local.observe(switch.folder, _mark(switch.store))
         if seen.state in ("ended", "lost"):

@@ -7,42 +7,31 @@ or two. `paceline run` does it by itself before the clock of a run starts, where
 switch. On other nodes a job's first start compiles, unless this was run there before.
 """
 
+import importlib
 import importlib.util
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UserError
 
-PARTS = ("agent", "switch", "worker", "planner")
-"""The longest first."""
+_MODULES = {
+    "agent": "paceline.live.agent_warm",
+    "switch": "paceline.live.switchd",
+    "worker": "paceline.torch.warm",
+    "planner": "paceline.schedule.planning",
+}
+"""What is compiled ahead, the longest first: modules with a `warm_up`. By name: only the backend may know torch."""
+PARTS = tuple(_MODULES)
 LIMIT_S = 900.0
-_WORKER = "paceline.torch.warm"
-"""By name: only the backend may know torch."""
 
 
 def compile_part(part: str) -> None:
     """Compile or load one part, in this process."""
-    if part == "agent":
-        from paceline.live.agent_warm import warm_up
-
-        warm_up()
-    elif part == "switch":
-        from paceline.live.events import Events
-        from paceline.live.switchd import LiveSwitch, SwitchOptions
-
-        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-            LiveSwitch(SwitchOptions(), Events(stream=nowhere)).close()
-    elif part == "worker":
-        if importlib.util.find_spec("torch") is not None:
-            importlib.import_module(_WORKER).warm_up()
-    else:
-        from paceline.schedule import planning
-
-        planning.warm()
+    if part != "worker" or importlib.util.find_spec("torch") is not None:
+        importlib.import_module(_MODULES[part]).warm_up()
 
 
 class Warming:

@@ -24,13 +24,14 @@ import numpy as np
 from paceline.errors import UserError
 from paceline.live import agent_setup
 from paceline.live.agent_config import Address, AgentConfig
-from paceline.live.agent_handle import Handle, ReductionError
+from paceline.live.agent_handle import Handle, ReductionError, TensorMismatchError
 from paceline.live.agent_loop import run
 from paceline.live.agent_notify import Notifier
 from paceline.live.agent_report import describe_failure, describe_status
 from paceline.live.agent_state import (
     BY_SWITCH,
     CLOSED,
+    DISAGREED,
     DONE,
     EXPONENT_UNKNOWN,
     FAILED,
@@ -190,6 +191,11 @@ class Agent:
         if self._closed and int(self._control.failed) == NO_FAILURE:
             return f"{self._name}: the agent was closed before the reduction was done"
         return f"{self._name}: {describe_failure(self.config, self._loop)}"
+
+    def failure(self) -> ReductionError:
+        """The same as an error."""
+        kind = TensorMismatchError if int(self._control.failed) == DISAGREED else ReductionError
+        return kind(self.error_text())
 
     @property
     def uses_switch(self) -> bool:

@@ -16,16 +16,6 @@ Address = tuple[str, int]
 
 KEY_BYTES = 16
 STRAGGLER_MODES = ("off", "custody")
-ELEMENTS_OF_MTU = {1500: 352, 9000: MAX_ELEMENTS, 65536: MAX_ELEMENTS}
-"""Elements of a chunk that fill one packet, by the path MTU."""
-
-
-def elements_for_mtu(mtu: int) -> int:
-    """The most 32-bit elements whose packet passes a path of this MTU unfragmented, in steps of 32."""
-    room = (mtu - 20 - 8 - 64) // 4
-    if room < 32:
-        raise UserError(f"an MTU of {mtu} is too small", place="mtu")
-    return min(MAX_ELEMENTS, room // 32 * 32)
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class AgentConfig:
     auth: str = "header"
     """What tags cover: "header" or "full"."""
     elements: int = MAX_ELEMENTS
-    """32-bit integers of a chunk; all workers the same. `elements_for_mtu` knows what a path carries."""
+    """32-bit integers of a chunk; all workers the same. `sockets.elements_for` knows what a path carries."""
     epoch: int = 0
     racks: Sequence[int] = ()
     """The rack of each worker, where racks have switches of their own; empty: one rack."""

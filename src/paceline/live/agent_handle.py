@@ -10,6 +10,10 @@ class ReductionError(RuntimeError):
     """A reduction ended without its result; the text names what is missing."""
 
 
+class TensorMismatchError(ReductionError):
+    """The workers have submitted different tensors as one reduction."""
+
+
 class ReductionTimeoutError(ReductionError, TimeoutError):
     """`wait` was given less time than the reduction needs; it goes on."""
 
@@ -22,7 +26,8 @@ class Waiter(Protocol):
 
     def state_of(self, ticket: int) -> int: ...
 
-    def error_text(self) -> str: ...
+    def failure(self) -> ReductionError:
+        """Why reductions fail there."""
 
     def call_when_done(self, handle: "Handle", callback: Callable[["Handle"], None]) -> None: ...
 
@@ -46,7 +51,7 @@ class Handle:
         if state == PENDING:
             raise ReductionTimeoutError(f"the reduction is not done after {timeout_s} s; it goes on")
         if state == FAILED:
-            raise ReductionError(self._agent.error_text())
+            raise self._agent.failure()
 
     def done(self) -> bool:
         """Has it ended, well or not?"""
@@ -56,7 +61,7 @@ class Handle:
         """Why it ended without its result, if it did."""
         if self._agent.state_of(self.ticket) != FAILED:
             return None
-        return ReductionError(self._agent.error_text())
+        return self._agent.failure()
 
     def add_done_callback(self, callback: Callable[["Handle"], None]) -> None:
         """Call `callback(handle)` on the agent's notifying thread when it has ended; at once if it has."""

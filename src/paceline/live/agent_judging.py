@@ -1,6 +1,6 @@
 """What the coordinator makes of everyone's progress: who straggles, by computing or by its link, and who leads again.
 
-The rules are the core's (`dataplane/straggler.py`). Here is what they are given. `computed` is what was submitted. As
+The rules are the core's (`dataplane/help/detect.py`). Here is what they are given. `computed` is what was submitted. As
 the figures of two workers are never of quite the same moment, what counts is who has not even now reached what the
 first of all had submitted a window ago.
 
@@ -16,36 +16,11 @@ began.
 from typing import Any
 
 from paceline.dataplane.bits import NO_BITS, bit
-from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
+from paceline.dataplane.compiled import compiled_apart, compiled_inner
+from paceline.dataplane.help.detect import LEADING, end_iteration, end_window, learn, suspect
 from paceline.dataplane.sender import NEVER_NS
-from paceline.dataplane.straggler import LEADING, end_iteration, end_window
 from paceline.live.agent_results import note
 from paceline.live.agent_state import EVENT_LEADS_AGAIN, EVENT_STRAGGLES, Loop
-
-_DOUBTS_MAX = 8
-"""However often a link was suspected wrongly: more than 256 windows need not be waited for."""
-
-
-@compiled
-def suspect(report: Any, theta: int, fullest: int) -> int:
-    """The lag of a worker that has not got its window out, in chunks; 0 until that has lasted for long enough.
-
-    `fullest` is the most that any worker has out.
-    """
-    # Three quarters of a window are as much as theta, as in the simulator.
-    lag = theta * max(0, fullest - (report.sent - report.finished)) * 4 // max(1, 3 * report.window)
-    report.suspected = report.suspected + 1 if lag > theta else 0
-    return int(lag) if report.suspected >= 1 << min(report.doubts, _DOUBTS_MAX) else 0
-
-
-@compiled
-def learn(report: Any, worker: Any) -> None:
-    """Was it right to take this worker for a straggler? By what a window of help has shown."""
-    if worker.behind_windows > 0:
-        report.confirmed = 1
-    if worker.role == LEADING:
-        report.doubts = 0 if report.confirmed != 0 else report.doubts + 1
-        report.confirmed = report.suspected = 0
 
 
 @compiled_apart

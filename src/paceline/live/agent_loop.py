@@ -6,9 +6,16 @@ until the socket, a submission or a timer wakes it. Nothing spins: an idle agent
 
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
-from paceline.dataplane.compiled import compiled, compiled_inner
+from paceline.dataplane.compiled import compiled_inner, compiled_loop
 from paceline.dataplane.sender import NEVER_NS
-from paceline.live.agent_paths import custodian_round, take_leave, take_wish, watch_deadline, watch_switch
+from paceline.live.agent_paths import (
+    custodian_round,
+    take_leave,
+    take_wish,
+    watch_deadline,
+    watch_progress,
+    watch_switch,
+)
 from paceline.live.agent_receive import take_segment
 from paceline.live.agent_results import take_tasks
 from paceline.live.agent_roles import watch_workers
@@ -62,7 +69,7 @@ def run_timers(loop: Loop, time_ns: int) -> int:
         sending.handle_timeout(loop.senders, 0, time_ns)
     if loop.custodians.state[0].timer_ns <= time_ns:
         custodian_round(loop, time_ns)
-    wake_ns = min(watch_switch(loop, time_ns), watch_deadline(loop, time_ns))
+    wake_ns = min(watch_switch(loop, time_ns), watch_deadline(loop, time_ns), watch_progress(loop, time_ns))
     if loop.roles.watch[0].watches != 0:
         wake_ns = min(wake_ns, watch_workers(loop, time_ns))
     if control.closing != 0:
@@ -70,7 +77,7 @@ def run_timers(loop: Loop, time_ns: int) -> int:
     return int(min(wake_ns, sender.timer_ns, loop.custodians.state[0].timer_ns))
 
 
-@compiled
+@compiled_loop
 def run(loop: Loop) -> None:
     """Until Python says stop, or the agent has taken its leave."""
     control = loop.control[0]

@@ -13,13 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from paceline.dataplane.straggler import ROLE_NAMES, Detection, explain
+from paceline.dataplane.help.detect import ROLE_NAMES, Detection, explain
+from paceline.dataplane.progress import CAUSE_NAMES
+from paceline.live.agent_report import describe_standstill
 from paceline.live.agent_state import (
     CLOSED,
     DISAGREED,
     EVENT_EPOCH,
     EVENT_LEADS_AGAIN,
     EVENT_PATH,
+    EVENT_SLOW,
     EVENT_STRAGGLES,
     EVENTS_KEPT,
     PATH_NAMES,
@@ -127,6 +130,12 @@ class Notifier:
             path, reason = PATH_NAMES[int(event.value)], REASONS[int(event.reason)]
             text = f"{self._name}: contributions now go by the {path}: {reason}"
             return {"time": moment, "event": "path", "path": path, "reason": reason, "text": text}
+        if int(event.code) == EVENT_SLOW:
+            cause = CAUSE_NAMES[int(event.value)]
+            text = (
+                f"{self._name}: hardly any progress for more than a second: {describe_standstill(self._loop)}"
+            )
+            return {"time": moment, "event": "slow", "reason": cause, "text": text}
         if int(event.code) in (EVENT_STRAGGLES, EVENT_LEADS_AGAIN, EVENT_EPOCH):
             return {"time": moment, **self._describe_role(int(event.code), int(event.value), at)}
         reason = FAILURE_NAMES.get(int(event.value), "failed")

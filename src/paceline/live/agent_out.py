@@ -5,13 +5,9 @@ from typing import Any
 from paceline.dataplane.auth import seal
 from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
-from paceline.dataplane.wire import ACK, HEADER_BYTES, MAGIC, QUERY, VERSION, encode_at
+from paceline.dataplane.wire import HEADER_BYTES, QUERY, clear, encode_at
 from paceline.live.agent_state import NO_ROOM, PINGS, SEND_BLOCKED, Loop, Out
 from paceline.live.udp import flush, post, room_for
-
-LEAVES = 1
-HAS = 2
-"""In the `offer` of an ack between workers: up to where the sender of it has all results."""
 
 
 @compiled_inner
@@ -68,28 +64,15 @@ def send_small(out: Out, packet: Any, destination: Any) -> None:
 def blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
     """A packet without payload from this worker, to nobody yet."""
     sender = loop.senders.state[0]
-    packet.magic = MAGIC
-    packet.version = VERSION
-    packet.kind = kind
-    packet.flag = 0
-    packet.priority = 0
+    clear(packet, kind)
     packet.job = sender.job
     packet.chunk = chunk
     packet.epoch = sender.epoch
-    packet.count = 0
-    packet.index = 0
-    packet.mask = NO_BITS
     packet.fan_in = sender.fan_in
     packet.fan_in_upper = sender.fan_in_upper
     packet.rack = sender.rack
-    packet.level = 1
     packet.worker = sender.worker
     packet.custodian = sender.worker
-    packet.share = NO_BITS
-    packet.owner = 0
-    packet.window = 0
-    packet.offer = 0
-    packet.tag = NO_BITS
 
 
 @compiled_apart
@@ -106,12 +89,11 @@ def ping_switch(loop: Loop) -> None:
 
 
 @compiled_apart
-def tell_done(loop: Loop, peer: int, says: int) -> None:
+def tell_done(loop: Loop, peer: int, kind: int) -> None:
     """Tell a worker up to where this one has all results: it `HAS` them, or it `LEAVES` and asks for the same."""
     start = make_room(loop.out, HEADER_BYTES)
     if start >= 0:
         packet = loop.packets[2]
-        blank(loop, packet, ACK, loop.senders.state[0].oldest)
-        packet.offer = says
+        blank(loop, packet, kind, loop.senders.state[0].oldest)
         packet.custodian = peer
         dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[peer])

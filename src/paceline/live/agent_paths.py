@@ -5,25 +5,36 @@ a living switch brings back). No answer for `silence_ns`, asked at least three t
 everything under way goes to the custodians, and each change is an event. From then on the agent goes on asking;
 when every shard answers, new contributions go by the switch again. Workers decide for themselves: masks make every
 mixture of the two ways exact.
+
+A switch can answer and be of no use: where a standstill (`dataplane.progress`) has lasted for `_SLOW_NS` on the way by
+the switch, it is left as if it were dead. It is not tried again for `hold_off_ns`, nor is one that was left twice
+within `_FORGIVEN_NS`, for whatever reason; twice as long each further time.
 """
+
+from typing import Any
 
 from paceline.dataplane import custodian as custody
 from paceline.dataplane import sender as sending
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
+from paceline.dataplane.progress import GOOD, LOOK_EVERY_NS, look, rest, slow_ns
 from paceline.dataplane.sender import NEVER_NS
-from paceline.dataplane.wire import PULL
-from paceline.live.agent_out import LEAVES, ping_switch, send_small, shard_of, tell_done
+from paceline.dataplane.wire import LEAVES, PULL
+from paceline.live.agent_out import ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent_receive import pull
 from paceline.live.agent_results import fail, note
 from paceline.live.agent_state import (
     BECAUSE_ANSWERS,
     BECAUSE_ASKED,
     BECAUSE_SILENT,
+    BECAUSE_SLOW,
     BY_CUSTODIANS,
     BY_SWITCH,
     EVENT_PATH,
+    EVENT_SLOW,
     NO_FAILURE,
     PATH_CHANGES,
+    RESULTS,
+    STANDSTILLS,
     SWITCH_SILENT,
     TIMED_OUT,
     WISH_CUSTODIANS,
@@ -35,6 +46,9 @@ from paceline.live.agent_state import (
 _ASKS_BEFORE_DEATH = 3
 _TURNS_OF_SILENCE = 10
 _TELL_EVERY_NS = 20_000_000
+_SLOW_NS = 4_000_000_000
+_FORGIVEN_NS = 60_000_000_000
+_HOLD_OFF_DOUBLES = 5
 
 
 @compiled_apart
@@ -49,6 +63,7 @@ def take_wish(loop: Loop, now_ns: int) -> None:
             change_path(loop, BY_CUSTODIANS, BECAUSE_ASKED, now_ns)
     if wish & WISH_SWITCH:
         control.switch_allowed = 1
+        control.leaves = 0
         control.ping_due_ns = now_ns
         control.source = 0
     if wish & WISH_PROBE:
@@ -63,6 +78,12 @@ def change_path(loop: Loop, path: int, reason: int, now_ns: int) -> None:
     control.path_since_ns = now_ns
     control.waiting_since_ns = now_ns
     control.pings = 0
+    rest(loop.progress[0], loop.counters[RESULTS], now_ns)
+    if path == BY_CUSTODIANS and reason != BECAUSE_ASKED:
+        if now_ns - control.left_ns > _FORGIVEN_NS:
+            control.leaves = 0
+        control.leaves += 2 if reason == BECAUSE_SLOW else 1
+        control.left_ns = now_ns
     loop.counters[PATH_CHANGES] += 1
     loop.custodians.state[0].reminders = 1 if path == BY_SWITCH and control.reminds != 0 else 0
     if path == BY_CUSTODIANS:
@@ -100,6 +121,8 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
         if control.pings >= _ASKS_BEFORE_DEATH and now_ns >= since_ns + silence_ns:
             _switch_is_dead(loop, now_ns)
             return now_ns
+    elif now_ns < _held_until_ns(control):
+        return int(_held_until_ns(control))
     elif heard_ns > control.path_since_ns and now_ns - heard_ns < 2 * every_ns:
         change_path(loop, BY_SWITCH, BECAUSE_ANSWERS, now_ns)
         return int(now_ns + every_ns)
@@ -109,6 +132,32 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
         control.pings += 1
         ping_switch(loop)
     return int(control.ping_due_ns)
+
+
+@compiled_inner
+def _held_until_ns(control: Any) -> int:
+    """A switch that was left for lack of progress, or again and again, is not tried before this."""
+    if control.leaves < 2:
+        return 0
+    return int(control.left_ns + (control.hold_off_ns << min(control.leaves - 2, _HOLD_OFF_DOUBLES)))
+
+
+@compiled_apart
+def watch_progress(loop: Loop, now_ns: int) -> int:
+    """Tell of a standstill, and leave the switch where it lasts; when to look again."""
+    control = loop.control[0]
+    progress = loop.progress[0]
+    sender = loop.senders.state[0]
+    if sender.unfinished == 0 or control.failed != NO_FAILURE:
+        rest(progress, loop.counters[RESULTS], now_ns)
+        return int(NEVER_NS)
+    cause = look(progress, sender, loop.counters[RESULTS], now_ns)
+    if cause != GOOD:
+        loop.counters[STANDSTILLS] += 1
+        note(loop, EVENT_SLOW, cause, control.path, now_ns)
+    if control.path == BY_SWITCH and control.pool == 0 and slow_ns(progress, now_ns) >= _SLOW_NS:
+        change_path(loop, BY_CUSTODIANS, BECAUSE_SLOW, now_ns)
+    return int(max(now_ns, progress.since_ns) + LOOK_EVERY_NS)
 
 
 @compiled_apart

@@ -13,19 +13,24 @@ from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.wire import (
     ACK,
     ANSWER,
+    BETWEEN_HOSTS,
     FLUSH,
+    HAS,
     HEADER_BYTES,
+    LEAVES,
     NACK,
     OK,
     PARTIAL,
     PULL,
     QUERY,
+    REPORT,
     RESULT,
+    ROLE,
     decode_at,
 )
-from paceline.live.agent_out import HAS, LEAVES, send_small, shard_of, tell_done
+from paceline.live.agent_out import send_small, shard_of, tell_done
 from paceline.live.agent_results import take_result
-from paceline.live.agent_roles import COORDINATOR, REPORT_OFFER, ROLE_OFFER, hear_role, take_report
+from paceline.live.agent_roles import COORDINATOR, hear_role, take_report
 from paceline.live.agent_send import acknowledge, ask_own, give_result, make_answer, send_answer, take_partial
 from paceline.live.agent_state import (
     ANSWERS,
@@ -112,13 +117,14 @@ def _is_possible(loop: Loop, packet: Any) -> bool:
     if packet.worker >= control.workers or packet.custodian >= control.workers:
         loop.counters[DROP_WORKER] += 1
         return False
-    if packet.epoch > sender.epoch + _EPOCHS_AHEAD and packet.kind != ACK:
+    if packet.epoch > sender.epoch + _EPOCHS_AHEAD and packet.kind < BETWEEN_HOSTS:
         loop.counters[DROP_EPOCH] += 1
         return False
     if packet.count > control.elements:
         loop.counters[DROP_COUNT] += 1
         return False
-    if control.pool == 0 and packet.chunk >= sender.oldest + 2 * sender.span and packet.kind != ACK:
+    far = packet.chunk >= sender.oldest + 2 * sender.span
+    if control.pool == 0 and far and packet.kind < BETWEEN_HOSTS:
         # Nobody can be that far ahead of us; in a pool only the chunk of each place counts anyway.
         loop.counters[DROP_CHUNK] += 1
         return False
@@ -148,26 +154,26 @@ def _take_other(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
         asked(loop, packet, now_ns)
     elif kind == NACK:
         sending.handle_nack(loop.senders, 0, packet, now_ns)
-    elif kind == ACK and packet.offer == 0:
+    elif kind == ACK:
         sending.handle_ack(loop.senders, 0, packet, now_ns)
-    elif kind == ACK and control.source_peer >= 0:
-        peer = control.source_peer
-        if packet.offer >= REPORT_OFFER:
-            _take_role_news(loop, packet, peer, now_ns)
-            return
-        loop.peer_done[peer] = max(loop.peer_done[peer], packet.chunk)
-        if packet.offer == LEAVES:
-            tell_done(loop, peer, HAS)
+    elif control.source_peer >= 0:
+        _take_words(loop, packet, control.source_peer, now_ns)
     else:
         loop.counters[DROP_KIND] += 1
 
 
 @compiled_apart
-def _take_role_news(loop: Loop, packet: Any, peer: int, now_ns: int) -> None:
+def _take_words(loop: Loop, packet: Any, peer: int, now_ns: int) -> None:
+    """What another worker tells of itself, or of roles."""
     watch = loop.roles.watch[0]
-    if packet.offer == REPORT_OFFER and watch.watches != 0:
+    kind = packet.kind
+    if kind == HAS or kind == LEAVES:
+        loop.peer_done[peer] = max(loop.peer_done[peer], packet.chunk)
+        if kind == LEAVES:
+            tell_done(loop, peer, HAS)
+    elif kind == REPORT and watch.watches != 0:
         take_report(loop, packet, peer)
-    elif packet.offer == ROLE_OFFER and watch.helps != 0 and peer == COORDINATOR:
+    elif kind == ROLE and watch.helps != 0 and peer == COORDINATOR:
         hear_role(loop, packet, now_ns)
     else:
         loop.counters[DROP_KIND] += 1

@@ -6,6 +6,7 @@ from typing import Any
 from paceline.dataplane.congestion import window_of
 from paceline.dataplane.custodian_state import COUNTER_NAMES as CUSTODIAN_COUNTERS
 from paceline.dataplane.custodian_state import OPEN
+from paceline.dataplane.progress import CAUSE_NAMES
 from paceline.live.agent_config import AgentConfig
 from paceline.live.agent_state import (
     COUNTER_NAMES,
@@ -59,6 +60,18 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
         },
         "events": events,
     }
+
+
+def describe_standstill(loop: Loop) -> str:
+    """The figures of the last standstill, the cause first."""
+    progress, sender = loop.progress[0], loop.senders.state[0]
+    cause = CAUSE_NAMES[int(progress.cause)] or "over"
+    return (
+        f"{cause} (in the last second {float(progress.done):.0f} results, {float(progress.lost):.0f} packets lost, "
+        f"{float(progress.again):.0f} sent again, {float(progress.fallen_back):.0f} sums without an aggregator; a "
+        f"window of {float(window_of(sender)):.0f} of {float(sender.window_max):.0f} chunks, by the "
+        f"{PATH_NAMES[int(loop.control[0].path)]})"
+    )
 
 
 def _describe_roles(config: AgentConfig, loop: Loop) -> dict[str, Any]:

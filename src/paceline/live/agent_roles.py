@@ -19,7 +19,7 @@ from paceline.dataplane import sender as sending
 from paceline.dataplane.bits import NO_BITS, bit
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
-from paceline.dataplane.wire import ACK, HEADER_BYTES
+from paceline.dataplane.wire import HEADER_BYTES, REPORT, ROLE, WINDOW_MAX
 from paceline.live.agent_backlog import sent_chunks
 from paceline.live.agent_judging import judge, next_leaders
 from paceline.live.agent_out import blank, dispatch, finish, make_room
@@ -32,9 +32,6 @@ from paceline.live.agent_state import (
     Loop,
 )
 
-REPORT_OFFER = 3
-ROLE_OFFER = 4
-"""In the `offer` of an ack between workers: what its sender has done; or the epoch and its leaders."""
 COORDINATOR = 0
 _EPOCH_LAST = 65_000
 """Epochs have 16 bits and never go back: after so many changes roles stay as they are."""
@@ -104,24 +101,24 @@ def _ask(loop: Loop) -> None:
     for peer in range(control.workers):
         if peer != control.worker:
             loop.roles.reports[peer].unanswered += 1
-            _tell(loop, peer, ROLE_OFFER)
+            _tell(loop, peer, ROLE)
 
 
 @compiled_apart
-def _tell(loop: Loop, peer: int, offer: int) -> None:
+def _tell(loop: Loop, peer: int, kind: int) -> None:
     """A packet without payload, straight to another worker."""
     start = make_room(loop.out, HEADER_BYTES)
     if start < 0:
         return
     packet = loop.packets[2]
     sender = loop.senders.state[0]
-    blank(loop, packet, ACK, loop.control[0].next_chunk)
+    blank(loop, packet, kind, 0)
     packet.custodian = peer
-    packet.offer = offer
-    if offer == ROLE_OFFER:
+    if kind == ROLE:
         packet.mask = loop.roles.watch[0].leaders
     else:
-        packet.index = min(int(sender.window), 1 << 30)
+        packet.chunk = loop.control[0].next_chunk
+        packet.window = min(int(sender.window), WINDOW_MAX)
         packet.mask = np.uint64(sent_chunks(loop))
         packet.share = np.uint64(sender.oldest)
     dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[peer])
@@ -136,7 +133,7 @@ def take_report(loop: Loop, packet: Any, peer: int) -> None:
     report.computed = max(report.computed, packet.chunk)
     report.sent = max(report.sent, np.int64(packet.mask))
     report.finished = max(report.finished, np.int64(packet.share))
-    report.window = packet.index
+    report.window = packet.window
     report.epoch = max(report.epoch, packet.epoch)
 
 
@@ -145,7 +142,7 @@ def hear_role(loop: Loop, packet: Any, now_ns: int) -> None:
     """The coordinator says which epoch it is, and who leads in it."""
     if packet.epoch > loop.senders.state[0].epoch:
         _take_role(loop, packet.epoch, packet.mask & loop.control[0].all_workers, now_ns)
-    _tell(loop, COORDINATOR, REPORT_OFFER)
+    _tell(loop, COORDINATOR, REPORT)
 
 
 @compiled_apart

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.dataplane.straggler import Detection, new_detection
+from paceline.dataplane.help.detect import Detection, new_detection
 from paceline.live.libc import address_of
 
 REPORT = np.dtype(

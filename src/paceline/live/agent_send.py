@@ -14,8 +14,6 @@ from paceline.dataplane.compiled import compiled_apart
 from paceline.dataplane.custodian_state import Custodians
 from paceline.dataplane.wire import (
     ACK,
-    ANSWER,
-    COLLISION,
     CUSTODY,
     HEADER_BYTES,
     NACK,
@@ -191,14 +189,8 @@ def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int)
 def make_answer(loop: Loop, packet: Any, payload: int) -> None:
     """A pull becomes its answer: the result of `packet.chunk`, held here; `payload` is where it is written."""
     control = loop.control[0]
-    sender = loop.senders.state[0]
     at = packet.chunk % loop.held.shape[0]
-    packet.kind = ANSWER
-    packet.flag = COLLISION
-    packet.count = loop.held_counts[at]
-    packet.worker = sender.worker
-    packet.rack = sender.rack
-    packet.offer = loop.senders.flights[0, packet.chunk % sender.span].index
+    sending.answer_pull(loop.senders, 0, packet, loop.held_counts[at])
     memcpy(payload, control.held + 4 * at * control.elements, 4 * packet.count)
 
 

@@ -26,6 +26,7 @@ _PATIENCE_MAX_NS = 1_000_000_000
 _PATIENCE_RTTS = 2.0
 _HELP_PATIENCE_NS = 1_000_000_000
 """Sums that wait for a straggler alone are not asked for at once: thousands of questions fill a slow link."""
+_HOLD_OFF_NS = 10_000_000_000
 _REORDER_CHUNKS = 64
 """Shards and GRO change the order by up to this many chunks."""
 _SPAN_MIN = 64
@@ -77,6 +78,7 @@ def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:
     control = loop.control[0]
     control.key0, control.key1 = key_words(config.key)
     control.silence_ns = int(config.silence_s * 1e9)
+    control.hold_off_ns = _HOLD_OFF_NS
     control.workers, control.worker = config.workers, config.worker
     control.job, control.elements = config.job, config.elements
     control.full = int(config.auth == "full")

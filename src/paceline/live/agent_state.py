@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.dataplane.custodian_state import Custodians, new_custodians
+from paceline.dataplane.progress import PROGRESS
 from paceline.dataplane.sender import Senders, new_senders
 from paceline.dataplane.wire import ERROR_NAMES, new_packets
 from paceline.live.agent_roles_state import Roles
@@ -36,11 +37,19 @@ EVENT_FAILED = 2
 EVENT_STRAGGLES = 3
 EVENT_LEADS_AGAIN = 4
 EVENT_EPOCH = 5
+EVENT_SLOW = 6
 EVENTS_KEPT = 64
 BECAUSE_SILENT = 1
 BECAUSE_ASKED = 2
 BECAUSE_ANSWERS = 3
-REASONS = ("", "the switch does not answer", "asked to", "the switch answers")
+BECAUSE_SLOW = 4
+REASONS = (
+    "",
+    "the switch does not answer",
+    "asked to",
+    "the switch answers",
+    "by the switch there was hardly any progress",
+)
 
 WISH_SWITCH = 1
 WISH_CUSTODIANS = 2
@@ -73,6 +82,7 @@ _COUNTERS = (
     "waits",
     "reports",
     "role_changes",
+    "standstills",
 )
 COUNTER_NAMES = _COUNTERS + tuple(f"drop_{name.replace(' ', '_')}" for name in ERROR_NAMES[1:])
 (
@@ -98,6 +108,7 @@ COUNTER_NAMES = _COUNTERS + tuple(f"drop_{name.replace(' ', '_')}" for name in E
     WAITS,
     REPORTS,
     ROLE_CHANGES,
+    STANDSTILLS,
 ) = range(len(_COUNTERS))
 DROP_HEADER = len(_COUNTERS) - 1
 """Plus the decoder's error code, which is at least 1."""
@@ -112,6 +123,7 @@ CONTROL = np.dtype(
         ("key0", "u8"),
         ("key1", "u8"),
         ("silence_ns", "i8"),
+        ("hold_off_ns", "i8"),
         ("notify_fd", "i8"),
         ("fd", "i8"),
         ("one", "i8"),
@@ -137,6 +149,8 @@ CONTROL = np.dtype(
         ("path_since_ns", "i8"),
         ("waiting_since_ns", "i8"),
         ("ping_due_ns", "i8"),
+        ("leaves", "i8"),
+        ("left_ns", "i8"),
         ("step_ns", "i8"),
         ("ack_due_ns", "i8"),
         ("pings", "i8"),
@@ -214,6 +228,7 @@ class Loop(NamedTuple):
     counters: Any
     events: Any
     roles: Roles
+    progress: Any
     one: Any
     inbox: Inbox
     outbox: Outbox
@@ -252,6 +267,7 @@ def new_loop(
         counters=counters,
         events=_records(EVENTS_KEPT, EVENT),
         roles=roles,
+        progress=_records(1, PROGRESS),
         one=np.ones(1, dtype=np.uint64),
         inbox=new_inbox(),
         outbox=outbox,

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from paceline.dataplane.compiled import cache_folder, interpreted
+from paceline.dataplane.compiled import interpreted
 from paceline.live import agent_setup
 from paceline.live.agent_config import AgentConfig
 from paceline.live.agent_loop import run
@@ -18,6 +18,7 @@ from paceline.live.agent_wait import sleep_while
 from paceline.live.libc import address_of
 from paceline.live.tensors_layout import ELEMENTS_MIN, LAYOUT, lay_out
 from paceline.live.waiting import close_waiter
+from paceline.numba_cache import folder_of, is_on_disk
 
 _once = threading.Lock()
 _done = False
@@ -29,11 +30,11 @@ def warm_up() -> None:
     with _once:
         if _done or interpreted():
             return
-        folder = cache_folder("live")
+        folder = folder_of(run)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "agent.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not any(folder.glob("**/agent_loop.run-*.nbi")):
+            if not is_on_disk(run):
                 print("paceline: compiling the agent, once (about a minute) ...", file=sys.stderr, flush=True)
             _compile()
         _done = True

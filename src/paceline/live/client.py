@@ -21,10 +21,14 @@ DEFAULT_PORT = 7070
 
 
 class ControlError(Exception):
-    """The control plane refused, or did not answer; `status` is its HTTP status, 0 if there was none."""
+    """The control plane refused, or did not answer; `status` is its HTTP status, 0 if there was none.
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    `reason` is what it said itself, without who said it.
+    """
+
+    def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
         self.status = status
+        self.reason = reason or message
         super().__init__(message)
 
 
@@ -95,15 +99,20 @@ class ControlPlane:
         *,
         priority_max: int | None = None,
         slots_max: int | None = None,
-        racks: list[int] | None = None,
+        racks: int | None = None,
     ) -> Admission:
-        """Ask for a place for a job."""
+        """Ask for a place for a job; one of several racks asks the switch of its rack 0 first."""
         options = {"racks": racks, "priority_max": priority_max, "slots_max": slots_max}
         request = {"name": name, "workers": workers, **{k: v for k, v in options.items() if v is not None}}
-        return self._admission(request, self._call("POST", "/v1/jobs", request))
+        return self._admission(request, self.call("POST", "/v1/jobs", request))
 
-    def readmit(self, admission: Admission, epoch: int | None = None) -> Admission:
-        """After a restart of the switch: the same job, id and key. Any worker may ask, several may."""
+    def readmit(self, admission: Admission, epoch: int | None = None, rack: int | None = None) -> Admission:
+        """The same job, id and key: after a restart of the switch, or at the switch of another rack.
+
+        Any worker may ask, several may.
+        """
+        if rack is not None:
+            admission = replace(admission, request={**admission.request, "rack": rack})
         request = {
             **admission.request,
             "job": admission.job,
@@ -111,18 +120,18 @@ class ControlPlane:
             "epoch": admission.epoch if epoch is None else epoch,
         }
         return replace(
-            self._admission(request, self._call("POST", "/v1/jobs", request)), request=admission.request
+            self._admission(request, self.call("POST", "/v1/jobs", request)), request=admission.request
         )
 
     def bind(self, admission: Admission, worker: int, address: tuple[str, int]) -> None:
         """Packets of this worker come from this address; 0.0.0.0 means: from where this request comes."""
         path = f"/v1/jobs/{admission.job}/workers/{worker}"
-        self._call("PUT", path, {"address": f"{address[0]}:{address[1]}"}, admission.key)
+        self.call("PUT", path, {"address": f"{address[0]}:{address[1]}"}, admission.key)
 
     def renew(self, admission: Admission) -> bool:
         """Renew the lease; False where the job is not known (any more)."""
         try:
-            self._call("POST", f"/v1/jobs/{admission.job}/lease", {}, admission.key)
+            self.call("POST", f"/v1/jobs/{admission.job}/lease", {}, admission.key)
         except ControlError as error:
             if error.status == http.client.NOT_FOUND:
                 return False
@@ -132,7 +141,7 @@ class ControlPlane:
     def leave(self, admission: Admission) -> None:
         """The job is over; its aggregators are freed. A job that is not there any more is left already."""
         try:
-            self._call("DELETE", f"/v1/jobs/{admission.job}", None, admission.key)
+            self.call("DELETE", f"/v1/jobs/{admission.job}", None, admission.key)
         except ControlError as error:
             if error.status != http.client.NOT_FOUND:
                 raise
@@ -157,9 +166,22 @@ class ControlPlane:
         except (KeyError, TypeError, ValueError) as error:
             raise ControlError(f"{self.host}:{self.port} gave a strange admission: {error!r}") from error
 
-    def _call(
-        self, method: str, path: str, body: dict[str, Any] | None, key: bytes | None = None
+    def call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, key: bytes | None = None
     ) -> dict[str, Any]:
+        """Any request, as JSON; the key is that of the job it is about."""
+        text = self._ask(method, path, body, key)
+        try:
+            answer = json.loads(text) if text.strip() else {}
+        except ValueError:
+            answer = {}
+        return answer if isinstance(answer, dict) else {"items": answer}
+
+    def text(self, path: str) -> str:
+        """A page for people or programs, such as `/metrics`."""
+        return self._ask("GET", path, None, None).decode(errors="replace")
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None, key: bytes | None) -> bytes:
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -172,17 +194,21 @@ class ControlPlane:
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise ControlError(f"{where} does not answer: {error}") from error
+            raise ControlError(f"{where} does not answer: {error}", reason=str(error)) from error
         finally:
             connection.close()
-        try:
-            answer = json.loads(text) if text.strip() else {}
-        except ValueError:
-            answer = {}
         if response.status >= 400:
-            reason = answer.get("error", response.reason) if isinstance(answer, dict) else response.reason
-            raise ControlError(f"{where}: {reason}", response.status)
-        return answer if isinstance(answer, dict) else {"items": answer}
+            reason = _sentence(text) or response.reason
+            raise ControlError(f"{where}: {reason}", response.status, reason)
+        return text
+
+
+def _sentence(text: bytes) -> str:
+    """Why the control plane refused, in its own words."""
+    try:
+        return str(json.loads(text).get("error", ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 class SwitchUser(Protocol):

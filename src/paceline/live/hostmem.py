@@ -3,7 +3,8 @@
 The memory is an anonymous file (memfd) of the first rank; the others open it through /proc. It has no name,
 so nothing is left behind however the ranks end. Two channels with their own barriers: *up* reduces to every
 rank or to the first one, *down* hands the first rank's values to all; one thread may use one while another
-uses the other. Every rank makes the same calls on a channel, in the same order, with the same sizes.
+uses the other. Every rank makes the same calls on a channel, in the same order, with tensors of one size and
+format; ranks whose tensors differ are all told so before any of them has a number (`TensorMismatchError`).
 
 A rank that ends or leaves while others wait for it gives them a `HostReduceError` with its number, within a
 fraction of a second; one that does not come at all gives it when the time is over. A group is of no use after
@@ -30,9 +31,9 @@ from paceline.live.hostmem_kernels import KINDS
 from paceline.live.hostmem_steps import (
     STATE,
     Channel,
-    cross,
     give_16,
     give_same,
+    meet,
     reduce_16,
     reduce_same,
     reduce_small,
@@ -46,6 +47,8 @@ SMALL = 2048
 """Up to so many elements every rank adds everything itself: one barrier is cheaper than two."""
 _SPINS = 4000
 _UP, _DOWN = 0, 1
+_BARRIER = -1
+"""The form of a reduction that has no tensor."""
 _NO_FLOATS = np.zeros(0, np.float32)
 
 
@@ -65,6 +68,14 @@ class HostReduceError(RuntimeError):
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(reason)
         self.rank = rank
+
+
+class RankLeftError(HostReduceError):
+    """A rank of this host has left the group while others wait for it."""
+
+
+class TensorMismatchError(HostReduceError):
+    """The ranks of this host have come to one reduction with different tensors; the text says which."""
 
 
 class HostMemoryError(RuntimeError):
@@ -174,7 +185,7 @@ class HostGroup:
         """Sum over the ranks of this host, in place, divided by `divisor`; `kind` is the elements' format."""
         code, shared, out = KINDS[kind], *self._views(_UP, values)
         with self._locks[_UP]:
-            channel = self._ready(_UP, timeout_s)
+            channel = self._ready(_UP, timeout_s, values.shape[0], _form(code, divisor))
             if values.dtype == np.uint16:
                 done = reduce_16(
                     channel, values, values, _NO_FLOATS, shared, out, self.piece, divisor, code, -1
@@ -185,11 +196,23 @@ class HostGroup:
                 done = reduce_same(channel, values, values, shared, out, self.piece, divisor, code, -1)
             self._check(_UP, done, timeout_s)
 
-    def reduce_to_first(self, values: Array, kind: str, target: Array, timeout_s: float = 1800.0) -> None:
-        """Sum over the ranks of this host into the first rank's `target`: float32 for 16-bit values."""
+    def reduce_to_first(
+        self,
+        values: Array,
+        kind: str,
+        target: Array,
+        timeout_s: float = 1800.0,
+        whole: tuple[int, int] | None = None,
+    ) -> None:
+        """Sum over the ranks of this host into the first rank's `target`: float32 for 16-bit values.
+
+        Of a tensor that goes in segments, `whole` says its size and its divisor, so that ranks with different ones
+        are told.
+        """
         code, shared, out = KINDS[kind], *self._views(_UP, values)
+        size, divisor = whole if whole is not None else (values.shape[0], 1)
         with self._locks[_UP]:
-            channel = self._ready(_UP, timeout_s)
+            channel = self._ready(_UP, timeout_s, size, _form(code, divisor))
             if values.dtype == np.uint16:
                 done = reduce_16(channel, values, values, target, shared, out, self.piece, 1, code, 0)
             else:
@@ -202,7 +225,7 @@ class HostGroup:
         """The first rank's `values` (float32 for 16-bit kinds), divided and rounded, into every `target`."""
         code, (_, out) = KINDS[kind], self._views(_DOWN, target)
         with self._locks[_DOWN]:
-            channel = self._ready(_DOWN, timeout_s)
+            channel = self._ready(_DOWN, timeout_s, target.shape[0], _form(code, divisor))
             step = give_16 if target.dtype == np.uint16 else give_same
             done = step(channel, values, target, out, self.piece, divisor, code, 0)
             self._check(_DOWN, done, timeout_s)
@@ -210,33 +233,53 @@ class HostGroup:
     def barrier(self, timeout_s: float = 1800.0) -> None:
         """Wait for every rank of this host."""
         with self._locks[_UP]:
-            self._check(_UP, cross(self._ready(_UP, timeout_s)), timeout_s)
+            self._check(_UP, meet(self._ready(_UP, timeout_s, 0, _BARRIER)), timeout_s)
 
     def _views(self, which: int, values: Array) -> tuple[Array, Array]:
         element = np.int32 if values.dtype == np.int32 else np.float32
         return self._shared.view(element), self._out[which].view(element)
 
-    def _ready(self, which: int, timeout_s: float) -> Channel:
+    def _ready(self, which: int, timeout_s: float, size: int, form: int) -> Channel:
         if self._broken:
             raise HostReduceError(self.rank, self._broken)
         channel = self._channels[which]
         channel.state["timeout_ns"] = int(min(timeout_s, 1e9) * 1e9)
+        channel.state["elements"], channel.state["form"] = size, form
         return channel
 
     def _check(self, which: int, code: int, timeout_s: float) -> None:
         if code == sync.OK:
             return
         channel = self._channels[which]
+        if code == sync.DIFFERENT:
+            self._broken = self._differences(channel)
+            self.leave()
+            raise TensorMismatchError(self.names[self.rank], self._broken)
         if code == sync.TIMEOUT:
-            rank = int(sync.missing(channel.words, self.ranks, int(channel.state["turn"][0])))
+            rank, left = int(sync.missing(channel.words, self.ranks, int(channel.state["turn"][0]))), False
             what = f"did not come to the reduction within {timeout_s:g} s"
         else:
             rank = code - sync.GONE
-            left = channel.words[sync.RANKS + rank * sync.LINE + sync.LEFT]
+            left = bool(channel.words[sync.RANKS + rank * sync.LINE + sync.LEFT])
             what = "has left the group" if left else "has ended"
+        if rank == self.rank and code != sync.TIMEOUT:
+            raise HostReduceError(self.names[rank], self._broken or "the group is closed")
         self._broken = f"rank {self.names[rank]} (process {self.pids[rank]} on this host) {what}"
         self.leave()
-        raise HostReduceError(self.names[rank], self._broken)
+        error = RankLeftError if left else HostReduceError
+        raise error(self.names[rank], self._broken)
+
+    def _differences(self, channel: Channel) -> str:
+        """What each rank has brought; equal ranks are told together."""
+        tensors: dict[str, list[str]] = {}
+        for rank, name in enumerate(self.names):
+            brought = sync.description(channel.words, rank, int(channel.state["turn"][0]))
+            tensors.setdefault(_described(*brought), []).append(str(name))
+        told = [
+            f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}: {tensor}"
+            for tensor, names in tensors.items()
+        ]
+        return f"the ranks of this host reduce different tensors: {'; '.join(told)}"
 
     def dead(self) -> int | None:
         """The number of a rank of this host whose process has ended, if there is one."""
@@ -265,6 +308,19 @@ class HostGroup:
             os.close(fd)
         for lock in self._locks:
             lock.release()
+
+
+def _form(code: int, divisor: int) -> int:
+    """The format and the divisor of a reduction as one number."""
+    return divisor << 2 | code
+
+
+def _described(size: int, form: int) -> str:
+    if form == _BARRIER:
+        return "a barrier"
+    name = next(kind for kind, code in KINDS.items() if code == form & 3)
+    divisor = form >> 2
+    return f"{size} {name} with {'sum' if divisor == 1 else f'average over {divisor}'}"
 
 
 class _Alone(dict[str, str]):

@@ -19,9 +19,10 @@ from paceline.dataplane.compiled import compiled, compiled_inner
 from paceline.live import hostmem_kernels as kernels
 from paceline.live import hostmem_sync as sync
 from paceline.live.hostmem_kernels import add_slices, copy, divide, narrow, widen
-from paceline.live.hostmem_sync import barrier
+from paceline.live.hostmem_sync import barrier, describe, differ
 
 _OK = sync.OK
+_DIFFERENT = sync.DIFFERENT
 _INT32, _FLOAT32 = kernels.INT32, kernels.FLOAT32
 _SLICE = 16
 """Slices begin at multiples of so many elements: two ranks never write one cache line."""
@@ -39,9 +40,12 @@ STATE = np.dtype(
         ("spins", np.int64),
         ("turn", np.int64),
         ("set", np.int64),
+        ("elements", np.int64),
+        ("form", np.int64),
     ]
 )
-"""A rank's side of a channel: where things are, the last barrier it has reached, the buffers to use next."""
+"""A rank's side of a channel: where things are, the last barrier it has reached, the buffers to use next, and the
+description of its tensor (`elements`, `form`), which all ranks must have in common."""
 
 
 class Channel(NamedTuple):
@@ -71,6 +75,17 @@ def cross(channel: Channel) -> int:
         s.spins,
         s.timeout_ns,
     )
+
+
+@compiled
+def meet(channel: Channel) -> int:
+    """The first barrier of a reduction: whoever passes it knows that all ranks have brought the same tensor."""
+    s = channel.state[0]
+    describe(channel.words, s.rank, s.turn + 1, s.elements, s.form)
+    code = cross(channel)
+    if code == _OK and differ(channel.words, s.ranks, s.turn):
+        return _DIFFERENT
+    return code
 
 
 @compiled_inner
@@ -124,7 +139,7 @@ def reduce_same(
             at = (step - 2) * piece
             copy(out, (s.set + step - 2) % 2 * piece, target, at, min(piece, count - at))
         if step <= pieces:
-            code = cross(channel)
+            code = meet(channel) if step == 0 else cross(channel)
             if code != _OK:
                 return code
     s.set = (s.set + pieces) % 2
@@ -166,7 +181,7 @@ def reduce_16(
             elif root < 0:
                 narrow(out, source, target, at, min(piece, count - at), kind)
         if step <= pieces:
-            code = cross(channel)
+            code = meet(channel) if step == 0 else cross(channel)
             if code != _OK:
                 return code
     s.set = (s.set + pieces) % 2
@@ -182,7 +197,7 @@ def reduce_small(
     count = values.shape[0]
     base = s.set % 2 * s.ranks * piece
     copy(values, 0, shared, base + s.rank * piece, count)
-    code = cross(channel)
+    code = meet(channel)
     if code != _OK:
         return code
     add_slices(shared, piece, s.ranks, base, target, 0, count)
@@ -206,7 +221,7 @@ def give_same(
             copy(values, begin, out, base, size)
             if divisor > 1:
                 divide(out, base, size, divisor, kind)
-        code = cross(channel)
+        code = meet(channel) if begin == 0 else cross(channel)
         if code != _OK:
             return code
         copy(out, base, target, begin, size)
@@ -228,7 +243,7 @@ def give_16(
             copy(values, begin, out, base, size)
             if divisor > 1:
                 divide(out, base, size, divisor, _FLOAT32)
-        code = cross(channel)
+        code = meet(channel) if begin == 0 else cross(channel)
         if code != _OK:
             return code
         narrow(out, base, target, begin, size, kind)

@@ -2,10 +2,10 @@
 
 A *channel* is a row of int32 words that all ranks map: a count of arrivals, the number of the last barrier
 that all have reached (the word that sleepers sleep on), how many sleep, and one line for each rank: the last
-barrier that it has reached, and whether it has left. A rank arrives, looks for a moment, then sleeps in the
-kernel (futex) until the last one wakes it. A sleeper wakes a few times a second to see whether those it waits
-for still live (pidfd) and whether its time is over; so a dead rank costs a fraction of a second, and a
-waiting one next to no CPU.
+barrier that it has reached, whether it has left, and a description of the tensor that it has brought. A rank
+arrives, looks for a moment, then sleeps in the kernel (futex) until the last one wakes it. A sleeper wakes a few
+times a second to see whether those it waits for still live (pidfd) and whether its time is over; so a dead rank
+costs a fraction of a second, and a waiting one next to no CPU.
 
 Words are read and written atomically, in one total order: the last to arrive either sees a sleeper and wakes
 it, or the sleeper sees the last arrival before it sleeps."""
@@ -26,10 +26,15 @@ COUNT, REACHED, SLEEPERS = 0, LINE, 2 * LINE
 RANKS = 3 * LINE
 """Where the ranks' lines begin."""
 ARRIVED, LEFT = 0, 1
+DESCRIPTION = 2
+"""Where a rank's line describes its tensor, twice: for barriers with an even and with an odd number."""
+DESCRIPTION_WORDS = 3
 
 OK = 0
 TIMEOUT = -1
 """Somebody has not come in time."""
+DIFFERENT = -2
+"""The ranks have come with different tensors."""
 GONE = 1
 """The code for rank r's death or leave is `GONE + r`."""
 
@@ -130,6 +135,8 @@ def barrier(
         add(words, SLEEPERS, np.int32(-1))
         if _passed(words, turn):
             return OK
+        if load(words, RANKS + rank * LINE + LEFT) != 0:  # by another thread of this rank
+            return GONE + rank
         lost = gone(words, fds, fds_address, ranks, turn)
         if lost >= 0 and not _passed(words, turn):
             return GONE + lost
@@ -138,6 +145,37 @@ def barrier(
             begin_ns = now_ns
         if now_ns - begin_ns > timeout_ns:
             return TIMEOUT
+
+
+@compiled_inner
+def describe(words: WORDS, rank: int, turn: int, size: int, form: int) -> None:
+    """Say what this rank brings to barrier `turn`: arriving there publishes it."""
+    at = RANKS + rank * LINE + DESCRIPTION + DESCRIPTION_WORDS * (turn & 1)
+    words[at] = np.int32(size & 0x7FFFFFFF)
+    words[at + 1] = np.int32(size >> 31)
+    words[at + 2] = np.int32(form)
+
+
+@compiled_inner
+def differ(words: WORDS, ranks: int, turn: int) -> bool:
+    """Whether ranks have brought different things to barrier `turn`, which all have reached; all see the same.
+
+    A rank may be on its way to the next barrier, not further: the description of that one stands beside this.
+    """
+    first = RANKS + DESCRIPTION + DESCRIPTION_WORDS * (turn & 1)
+    different = 0
+    for rank in range(1, ranks):
+        at = first + rank * LINE
+        different |= words[first] ^ words[at]
+        different |= words[first + 1] ^ words[at + 1]
+        different |= words[first + 2] ^ words[at + 2]
+    return bool(different != 0)
+
+
+def description(words: WORDS, rank: int, turn: int) -> tuple[int, int]:
+    """`size` and `form` that a rank has brought to barrier `turn`."""
+    at = RANKS + rank * LINE + DESCRIPTION + DESCRIPTION_WORDS * (turn & 1)
+    return int(words[at]) + (int(words[at + 1]) << 31), int(words[at + 2])
 
 
 @compiled

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane.auth import is_genuine, seal
-from paceline.dataplane.compiled import compiled, compiled_apart, compiled_inner
+from paceline.dataplane.compiled import compiled_apart, compiled_inner, compiled_loop
 from paceline.dataplane.switch import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
 from paceline.dataplane.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, decode_at, encode_at
 from paceline.live import pcap
@@ -42,7 +42,7 @@ _SEND_TRIES = 10
 _SEND_WAIT_NS = 1_000_000
 
 
-@compiled
+@compiled_loop
 def run_shard(shard: Shard) -> None:
     """Serve packets until `cells.called` is set (and the waiter woken, should it sleep)."""
     cells = shard.cells[0]

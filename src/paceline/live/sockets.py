@@ -17,6 +17,9 @@ from paceline.errors import UserError
 BUFFER_BYTES = 16 * 1024 * 1024
 IP_AND_UDP_BYTES = 28
 MTU_ETHERNET = 1500
+ELEMENT_STEP = 32
+_ANYWHERE = "192.0.2.1"
+"""Of the addresses that belong to nobody."""
 
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
@@ -172,8 +175,20 @@ def _mtu(interface: str) -> int:
 
 
 def elements_for(mtu: int) -> int:
-    """How many 32-bit integers a packet can carry on a path of this MTU: 1500 gives 352, jumbo frames 2048."""
-    room = (mtu - IP_AND_UDP_BYTES - HEADER_BYTES) // 4
-    if room < 1:
+    """How many 32-bit integers a packet carries on a path of this MTU, in steps of 32: 1500 gives 352."""
+    room = (mtu - IP_AND_UDP_BYTES - HEADER_BYTES) // 4 // ELEMENT_STEP * ELEMENT_STEP
+    if room < ELEMENT_STEP:
         raise UserError(f"an MTU of {mtu} leaves no room for a packet", place="MTU")
     return min(MAX_ELEMENTS, room)
+
+
+def own_address(peer: str = _ANYWHERE) -> str:
+    """The address by which this machine reaches a peer, or whatever is outside; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))
+        except OSError:
+            if peer != _ANYWHERE:
+                raise
+            return socket.gethostbyname(socket.gethostname())
+        return str(probe.getsockname()[0])

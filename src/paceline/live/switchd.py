@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.dataplane.auth import KEY_BYTES, key_words
-from paceline.dataplane.compiled import cache_folder, interpreted
+from paceline.dataplane.compiled import interpreted
 from paceline.dataplane.memory import AGGREGATOR, POLICIES
 from paceline.errors import UserError
 from paceline.live import sockets
@@ -28,7 +28,8 @@ from paceline.live.registry import POOL_SHARE, Job, Refusal, Registry
 from paceline.live.shard import run_shard
 from paceline.live.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
 from paceline.live.shard_thread import ShardThread
-from paceline.live.upstream import Upstream, own_address
+from paceline.live.upstream import Upstream
+from paceline.numba_cache import is_on_disk
 
 LIVE_POLICIES = tuple(name for name in POLICIES if name != "none")
 SLOTS_MIN = 2
@@ -64,8 +65,14 @@ class SwitchOptions:
 
 def announce_compilation() -> None:
     """Say, on a cold start, why nothing seems to happen."""
-    if not interpreted() and not any(cache_folder("live").glob("**/shard.run_shard-*.nbi")):
+    if not interpreted() and not is_on_disk(run_shard):
         print("paceline: compiling the switch, once (up to a minute) ...", file=sys.stderr, flush=True)
+
+
+def warm_up() -> None:
+    """Compile the switch, or load it: one that starts and ends, and tells nobody."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        LiveSwitch(SwitchOptions(), Events(stream=nowhere)).close()
 
 
 class LiveSwitch:
@@ -148,7 +155,11 @@ class LiveSwitch:
             self._aim()
         job = self.registry.admit(name, workers, **wanted)
         if self.upstream is not None and job.racks > 1:
-            host = own_address(self.upstream.host) if self.options.host == "0.0.0.0" else self.options.host
+            host = (
+                sockets.own_address(self.upstream.host)
+                if self.options.host == "0.0.0.0"
+                else self.options.host
+            )
             self.upstream.bind_rack(job, [sockets.pack_address(host, port) for port in self.ports])
         return job
 
@@ -243,7 +254,11 @@ class LiveSwitch:
         self.upstream.admit({"name": job.name, "workers": job.workers, **_for_upstream(wanted)})
         self._aim()
         if job.racks > 1:
-            host = own_address(self.upstream.host) if self.options.host == "0.0.0.0" else self.options.host
+            host = (
+                sockets.own_address(self.upstream.host)
+                if self.options.host == "0.0.0.0"
+                else self.options.host
+            )
             self.upstream.bind_rack(job, [sockets.pack_address(host, port) for port in self.ports])
             for worker, address in job.addresses.items():
                 self.upstream.bind_worker(job, worker, address)

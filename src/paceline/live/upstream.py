@@ -4,13 +4,10 @@ A switch under another asks it for every job it admits, so that numbers and keys
 its own addresses for jobs of several racks, and where their workers are; and renews their leases.
 """
 
-import ipaddress
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.live.client import ControlError, ControlPlane
 from paceline.live.registry import Job, Refusal
 from paceline.live.sockets import pack_address, resolve, unpack_address
 
@@ -21,10 +18,9 @@ class Upstream:
     """The upper switch at `host:port`."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
-        self.host, self.port, self._token = resolve(host), port, token
+        self.host = resolve(host)
         self.shards: list[int] = []
-        # Proxies are for the world outside; a switch talks to its neighbour.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._control = ControlPlane(self.host, port, token, TIMEOUT_S)
 
     def admit(self, request: dict[str, Any]) -> dict[str, Any]:
         """Admit a job there; remembers where its shards are."""
@@ -63,32 +59,8 @@ class Upstream:
     def _ask(
         self, method: str, path: str, body: dict[str, Any] | None, job: Job | None = None
     ) -> dict[str, Any]:
-        request = urllib.request.Request(f"http://{self.host}:{self.port}{path}", method=method)
-        request.add_header("Content-Type", "application/json")
-        if self._token:
-            request.add_header("Authorization", f"Bearer {self._token}")
-        if job is not None:
-            request.add_header("X-Paceline-Key", job.key.hex())
-        data = None if body is None else json.dumps(body).encode()
         try:
-            with self._opener.open(request, data, TIMEOUT_S) as response:
-                text = response.read()
-        except urllib.error.HTTPError as error:
-            try:
-                sentence = str(json.loads(error.read()).get("error", ""))
-            except (ValueError, AttributeError):
-                sentence = ""
-            raise Refusal(error.code, f"the upper switch refused: {sentence or error.reason}") from None
-        except OSError as error:
-            raise Refusal(503, f"the upper switch does not answer: {error}") from None
-        answer = json.loads(text) if text else {}
-        return answer if isinstance(answer, dict) else {}
-
-
-def own_address(peer: str) -> str:
-    """The address by which this machine reaches a peer: what the peer will see."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, 9))
-        return str(ipaddress.IPv4Address(probe.getsockname()[0]))
+            return self._control.call(method, path, body, None if job is None else job.key)
+        except ControlError as error:
+            what = "refused" if error.status else "does not answer"
+            raise Refusal(error.status or 503, f"the upper switch {what}: {error.reason}") from None

@@ -1,14 +1,12 @@
-"""A run's folder, read for a report: finished, stopped or still going on. Never writes.
+"""A run as a report sees it: finished, stopped or still going on.
 
-The tables are those of `run.sqlite`; the module `launch/schema.py` says what each column means. Times are turned
+The tables are those of a run's store; the module `launch/schema.py` says what each column means. Times are turned
 into seconds since the run began.
 """
 
-import json
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,26 +15,11 @@ from paceline.config.units import format_seconds
 from paceline.errors import UserError
 from paceline.frames import dataframe
 
-FILE = "run.sqlite"
-VERSION = 1
 LAG = "paceline_arrival_lag_seconds"
 SLOTS = "paceline_slots"
 SUMS = "paceline_completions_total"
 FALLBACKS = "paceline_fallbacks_total"
 Row = dict[str, Any]
-_TABLES = {
-    "servers": "position", "jobs": "position", "attempts": "intended, rowid", "placements": "start, rowid",
-    "plans": "id", "events": "id", "samples": "time, rowid", "switch_samples": "time, rowid",
-}  # fmt: skip
-_JSON = {
-    "jobs": ("spec", "progress"),
-    "attempts": ("task", "handle"),
-    "placements": ("gpus",),
-    "plans": ("running", "decisions", "settings"),
-    "events": ("figures",),
-    "samples": ("figures",),
-    "switch_samples": ("figures",),
-}
 
 
 @dataclass(frozen=True)
@@ -112,14 +95,14 @@ class RunData:
 
     def to_dict(self) -> dict[str, Any]:
         """The run's figures, and every table as a list of rows."""
-        tables = {table: getattr(self, table) for table in _TABLES}
+        tables = {table: getattr(self, table) for table in TABLES}
         figures = {"avg_jct_s": self.avg_jct_s, "makespan_s": self.makespan_s, "end_s": self.end_s}
         return {"name": self.name, "meta": self.meta, **figures, **tables}
 
     def to_dataframe(self, table: str = "jobs") -> Any:
         """One row a row of a table; those of `jobs` also have their completion time. Needs pandas."""
-        if table not in _TABLES:
-            raise UserError(f"there is no table {table!r}; known: {', '.join(_TABLES)}", place="table")
+        if table not in TABLES:
+            raise UserError(f"there is no table {table!r}; known: {', '.join(TABLES)}", place="table")
         rows: list[Row] = getattr(self, table)
         return dataframe({**row, "jct_s": self.jct_s(row)} if table == "jobs" else row for row in rows)
 
@@ -288,34 +271,10 @@ def _straggler_of(row: Row) -> tuple[str, str]:
     return shown, str(row["figures"].get("straggler_reason", ""))
 
 
-def read_run(folder: Path) -> RunData:
-    """The run in a folder; a folder without one is the user's mistake."""
-    path = folder / FILE
-    if not path.exists():
-        raise UserError(f"holds no run (no {FILE})", place=str(folder))
-    try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", 30.0, uri=True)
-        db.row_factory = sqlite3.Row
-        try:
-            db.execute("BEGIN")
-            meta = {row["key"]: json.loads(row["value"]) for row in db.execute("SELECT * FROM meta")}
-            if meta.get("version") != VERSION:
-                raise UserError(
-                    f"{FILE} has version {meta.get('version')}, this reads {VERSION}", place=str(folder)
-                )
-            tables = {table: _rows(db, table) for table in _TABLES}
-        finally:
-            db.close()
-    except (sqlite3.DatabaseError, ValueError) as error:
-        raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
+TABLES = tuple(field.name for field in fields(RunData) if field.name not in ("folder", "meta"))
+
+
+def run_of(folder: Path, meta: Row, tables: Mapping[str, list[Row]]) -> RunData:
+    """The run that a store holds, as its reader gives it."""
     meta.setdefault("began", min((row["time"] for row in tables["events"]), default=time.time()))
     return RunData(folder, meta, **tables)
-
-
-def _rows(db: sqlite3.Connection, table: str) -> list[Row]:
-    decoded = _JSON.get(table, ())
-    rows = [dict(row) for row in db.execute(f"SELECT * FROM {table} ORDER BY {_TABLES[table]}")]
-    for row in rows:
-        for key in decoded:
-            row[key] = json.loads(row[key]) if row[key] is not None else None
-    return rows

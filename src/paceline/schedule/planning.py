@@ -16,7 +16,7 @@ from paceline.schedule.policies.tiresias import Tiresias
 
 
 @functools.cache
-def warm() -> None:
+def warm_up() -> None:
     """Load or compile every kernel, so that the time to plan is the time to plan."""
     jobs = (Job("a", 2, 1, 8, backward_s=0.1), Job("b", 1, 1, backward_s=0.1))
     tiny = Problem(Cluster((Server("s", 1), Server("t", 1))), jobs)
@@ -31,7 +31,7 @@ def plan(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Schedule:
     """The policy's schedule. Jobs that arrive over time are planned for online: nobody sees the future."""
-    warm()
+    warm_up()
     began = clock()
     if policy.online or not problem.jobs_t.arrival.any():
         decision: Plan | Schedule = policy.plan(problem, objective)

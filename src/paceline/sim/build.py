@@ -10,12 +10,12 @@ from paceline.dataplane.custodian import new_custodians
 from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
 from paceline.dataplane.sender import NEVER_NS, new_senders, start
 from paceline.dataplane.switch import new_switches
-from paceline.errors import UserError
+from paceline.errors import SettingError
+from paceline.priority import PriorityRule
 from paceline.sim import world as w
 from paceline.sim.build_faults import add_other_traffic, check_modes, check_slow_workers, fill_spells
 from paceline.sim.links import new_pool
 from paceline.sim.models import ModelProfile
-from paceline.sim.priority import PriorityRule
 from paceline.sim.queue import new_queue, set_time
 from paceline.sim.scenario import Job, Scenario
 from paceline.sim.stacks import fill_stacks, wake_delays_ns
@@ -75,9 +75,9 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Si
     if policy == "switchml":
         pool = min(window, scenario.switch.slots // 2 // len(jobs))
         if pool < 1:
-            raise UserError(
+            raise SettingError(
                 f"{scenario.switch.slots} slots are too few: {len(jobs)} jobs need two each under switchml",
-                place="switch.slots",
+                key=("switch", "slots"),
             )
         span = pool
     workers = sum(job.workers for job in jobs)
@@ -220,14 +220,14 @@ def _deaths(scenario: Scenario, jobs: list[Job], place: Place) -> object:
     faults = scenario.faults
     for death in faults.switch_dies:
         if death.switch >= place.switches:
-            raise UserError(f"there is no switch {death.switch}", place="faults.switch_dies")
+            raise SettingError(f"there is no switch {death.switch}", key=("faults", "switch_dies"))
     for fall in faults.host_dies:
         if fall.host >= place.hosts:
-            raise UserError(f"there is no host {fall.host}", place="faults.host_dies")
+            raise SettingError(f"there is no host {fall.host}", key=("faults", "host_dies"))
     names = [job.name for job in jobs]
     for loss in faults.custodian_forgets:
         if loss.job not in names:
-            raise UserError(f"there is no job {loss.job!r}", place="faults.custodian_forgets")
+            raise SettingError(f"there is no job {loss.job!r}", key=("faults", "custodian_forgets"))
     rows = [(death.time, w.SWITCH_DIES, death.switch) for death in faults.switch_dies]
     rows += [(death.time, w.HOST_DIES, death.host) for death in faults.host_dies]
     rows += [(loss.time, w.CUSTODIAN_FORGETS, names.index(loss.job)) for loss in faults.custodian_forgets]
@@ -244,13 +244,15 @@ def _predecessors(jobs: list[Job]) -> object:
     for job in jobs:
         for name in job.after:
             if name not in numbers:
-                raise UserError(
-                    f"job {job.name!r} comes after {name!r}, which does not exist", place="job.after"
+                raise SettingError(
+                    f"job {job.name!r} comes after {name!r}, which does not exist", key=("job", "after")
                 )
     while waiting:
         ready = [name for name, before in waiting.items() if not before & waiting.keys()]
         if not ready:
-            raise UserError(f"jobs wait for each other: {', '.join(sorted(waiting))}", place="job.after")
+            raise SettingError(
+                f"jobs wait for each other: {', '.join(sorted(waiting))}", key=("job", "after")
+            )
         for name in ready:
             del waiting[name]
     flat = [numbers[name] for job in jobs for name in job.after]

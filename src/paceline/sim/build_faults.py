@@ -3,7 +3,7 @@
 import difflib
 from typing import Any
 
-from paceline.errors import UserError
+from paceline.errors import JobError, SettingError
 from paceline.sim.faults import Faults
 from paceline.sim.links import FS_PER_NS, Links
 from paceline.sim.scenario import Job, Scenario
@@ -20,13 +20,13 @@ def check_slow_workers(faults: Faults, workers: dict[str, int]) -> None:
         if name not in workers:
             close = difflib.get_close_matches(name, workers, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(workers)}"
-            raise UserError(f"there is no job {name!r}; {hint}", place=f"faults.{key}")
+            raise SettingError(f"there is no job {name!r}; {hint}", key=("faults", key))
     for slow in faults.slow:
         if slow.worker >= workers[slow.job]:
-            raise UserError(f"job {slow.job!r} has no worker {slow.worker}", place="faults.slow")
+            raise SettingError(f"job {slow.job!r} has no worker {slow.worker}", key=("faults", "slow"))
     for spells in faults.slow_spells:
         if spells.shortest > spells.longest:
-            raise UserError("the shortest spell is longer than the longest", place="faults.slow_spells")
+            raise SettingError("the shortest spell is longer than the longest", key=("faults", "slow_spells"))
 
 
 def check_modes(policy: str, scenario: Scenario, jobs: list[Job]) -> None:
@@ -35,20 +35,19 @@ def check_modes(policy: str, scenario: Scenario, jobs: list[Job]) -> None:
         mode = job.straggler
         if mode == "off":
             continue
-        place = f"job {job.name!r}"
         if policy in ("ring", "ps"):
-            raise UserError(
-                f"straggler = {mode!r} needs in-network aggregation; {policy} has none", place=place
+            raise JobError(
+                f"straggler = {mode!r} needs in-network aggregation; {policy} has none", job=job.name
             )
         if policy == "switchml" and job.has_custody:
-            raise UserError(
+            raise JobError(
                 f"straggler = {mode!r} needs custodians, and switchml has none; 'takeover' works there",
-                place=place,
+                job=job.name,
             )
         if job.takes_over and job.parts < 2:
-            raise UserError(f"straggler = {mode!r} needs at least 2 micro-batches", place=place)
+            raise JobError(f"straggler = {mode!r} needs at least 2 micro-batches", job=job.name)
         if job.workers < 2:
-            raise UserError(f"straggler = {mode!r} needs at least 2 workers", place=place)
+            raise JobError(f"straggler = {mode!r} needs at least 2 workers", job=job.name)
 
 
 def fill_spells(record: Any, name: str, faults: Faults) -> None:
@@ -66,11 +65,13 @@ def add_other_traffic(links: Links, scenario: Scenario, place: Place) -> None:
     """Flows of constant rate on hosts' links."""
     for flow in scenario.faults.other_traffic:
         if flow.host >= place.hosts:
-            raise UserError(f"there is no host {flow.host}", place="faults.other_traffic")
+            raise SettingError(f"there is no host {flow.host}", key=("faults", "other_traffic"))
         if flow.rate >= scenario.network.rate:
-            raise UserError("other traffic must leave some of the link's rate", place="faults.other_traffic")
+            raise SettingError(
+                "other traffic must leave some of the link's rate", key=("faults", "other_traffic")
+            )
         link = links.state[flow.host + (place.hosts if flow.direction == "to" else 0)]
         if link.other_num > 0:
-            raise UserError("one flow a link and direction", place="faults.other_traffic")
+            raise SettingError("one flow a link and direction", key=("faults", "other_traffic"))
         link.other_num = round(FS_PER_NS * flow.rate / scenario.network.rate)
         link.other_from_ns, link.other_until_ns = flow.start, flow.end

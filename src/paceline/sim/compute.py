@@ -4,10 +4,10 @@ An iteration is cut into micro-batches whose gradients add up. The forward pass 
 layers in order, each waiting for its own result of the iteration before; the backward pass of the last one goes
 back and releases each layer's gradient as it is computed. What lies between is computed in whole passes: nothing
 waits for it and nothing leaves. With one micro-batch, the default, there is nothing between. A job need not cut all
-of its iterations (`cutting.py`): those from `cut_from` on, before `cut_until`, are.
+of its iterations (`help/micro_batching.py`): those from `cut_from` on, before `cut_until`, are.
 
 While leading workers help a straggler (`job.helping`), a worker asks its coordinator after each pass what comes
-next: the mail is read between two events, by `coordinator.py`.
+next: the mail is read between two events, by `help/coordinator.py`.
 """
 
 from paceline.dataplane import sender as sending
@@ -25,14 +25,14 @@ from paceline.sim.world import (
     DRAINING,
     FINISHED,
     FORWARD,
-    HALF,
-    HALF_DONE,
+    FORWARD_DONE,
     JITTER_SEED,
     JOBS_LEFT,
     MAIL,
-    REST,
+    MICRO_BACKWARD,
+    MICRO_BATCH_DONE,
+    MICRO_FORWARD,
     RING,
-    WHOLE_DONE,
     World,
 )
 
@@ -107,13 +107,13 @@ def compute_done(world: World, w: int, now_ns: int) -> None:
             _begin_forward(world, w, now_ns)
             return
         begin_exchange(world, w)
-        _half_done(world, w, now_ns)
-    elif worker.phase == HALF:
-        _half_done(world, w, now_ns)
-    elif worker.phase == REST:
+        _forward_done(world, w, now_ns)
+    elif worker.phase == MICRO_FORWARD:
+        _forward_done(world, w, now_ns)
+    elif worker.phase == MICRO_BACKWARD:
         worker.micro += 1
         if job.helping != 0:
-            _ask(world, w, WHOLE_DONE, now_ns)
+            _ask(world, w, MICRO_BATCH_DONE, now_ns)
         else:
             begin_micro_batch(world, w, now_ns)
     else:
@@ -132,12 +132,12 @@ def begin_exchange(world: World, w: int) -> None:
 
 
 @compiled_inner
-def _half_done(world: World, w: int, now_ns: int) -> None:
+def _forward_done(world: World, w: int, now_ns: int) -> None:
     """A forward pass is over: the last one's backward pass sends, the others' do not."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
     if job.helping != 0:
-        _ask(world, w, HALF_DONE, now_ns)
+        _ask(world, w, FORWARD_DONE, now_ns)
     else:
         begin_backward(world, w, worker.micro + 1 >= worker.cut, now_ns)
 
@@ -158,7 +158,7 @@ def begin_micro_batch(world: World, w: int, now_ns: int) -> None:
     """The forward pass of another micro-batch."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
-    worker.phase = HALF
+    worker.phase = MICRO_FORWARD
     _start_piece(world, w, job.forward_ns // worker.cut, now_ns)
 
 
@@ -172,7 +172,7 @@ def begin_backward(world: World, w: int, last: bool, now_ns: int) -> None:
         worker.layer = job.layers - 1
         nominal_ns = world.layers[worker.job, worker.layer].backward_ns
     else:
-        worker.phase = REST
+        worker.phase = MICRO_BACKWARD
         nominal_ns = job.backward_ns
     _start_piece(world, w, nominal_ns // worker.cut, now_ns)
 

@@ -10,7 +10,7 @@ from paceline.dataplane.bits import NO_BITS
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
 from paceline.dataplane.sender import NEVER_NS
 from paceline.dataplane.switch import admit_job
-from paceline.dataplane.wire import ACK, ANSWER, COLLISION, FLUSH, NACK, RESULT
+from paceline.dataplane.wire import ACK, FLUSH, NACK, RESULT
 from paceline.sim import ring
 from paceline.sim.compute import begin_iteration, compute_done, fail_job, layer_progress
 from paceline.sim.links import copy_packet, drop_reference, peek_free, take
@@ -162,13 +162,7 @@ def _answer(world: World, w: int, p: int) -> None:
     """Give a custodian the result that it asks for, and the aggregator index that goes on with it."""
     q = copy_packet(world.pool, p)
     packet = world.pool.packets[q]
-    sender = world.senders.state[w]
-    packet.kind = ANSWER
-    packet.flag = COLLISION
-    packet.count = sender.count
-    packet.worker = sender.worker
-    packet.rack = sender.rack
-    packet.offer = world.senders.flights[w, packet.chunk % sender.span].index
+    sending.answer_pull(world.senders, w, packet, world.senders.state[w].count)
     for lane in range(world.pool.values.shape[1]):
         world.pool.values[q, lane] = world.held[w, packet.chunk % world.held.shape[1], lane]
     post(world, world.endpoints[w].host, q, endpoint_of(world, packet.job, packet.custodian))

@@ -11,7 +11,7 @@ from paceline.dataplane.switch import COUNTER_NAMES
 from paceline.frames import dataframe
 from paceline.sim import world as w
 from paceline.sim.build import Setup
-from paceline.sim.coordinator import Coordinators, Decision
+from paceline.sim.help.coordinator import Coordinators, Decision
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,13 @@ def _job_result(setup: Setup, coordinators: Coordinators, j: int, reason: str) -
     job, record = setup.jobs[j], setup.world.jobs[j]
     first = int(record.first_worker)
     workers = setup.world.workers[first : first + job.workers]
-    watching = coordinators.jobs.get(j)
+    coordinator = coordinators.jobs.get(j)
     help_given: dict[str, Any] = {"straggler": job.straggler}
-    if watching:
-        help_given |= {"left_out": watching.left_out, "deaths": len(watching.dead)}
-        help_given |= {"claims": dict(watching.claims)} if job.takes_over else {}
+    if coordinator:
+        help_given |= {"left_out": coordinator.job.left_out, "deaths": len(coordinator.job.dead)}
+        help_given |= {"claims": dict(coordinator.job.claims)} if job.takes_over else {}
     if record.done_ns == 0:
-        failure = watching.failure if watching else None
+        failure = coordinator.job.failure if coordinator else None
         return JobResult(
             job.name, job.model, job.workers, job.arrival * 1e-9, None, job.iterations, None, None,
             failure or _why_failed(setup, j, reason), **help_given,

@@ -9,7 +9,7 @@ for what comes out of order or last.
 
 from paceline.dataplane import sender as sending
 from paceline.dataplane.compiled import compiled_apart, compiled_inner
-from paceline.dataplane.wire import ACK, ECN, FLUSH, PARTIAL
+from paceline.dataplane.wire import ECN, FLUSH, PARTIAL, RECEIPT
 from paceline.sim.links import copy_packet
 from paceline.sim.world import RING_ACK_EVERY, World, contribution, post
 
@@ -110,13 +110,13 @@ def wants_receipt(world: World, w: int, flow: int) -> bool:
 def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
     """A packet of the ring: data from the predecessor or a receipt from the successor; True for news."""
     packet = world.pool.packets[p]
-    if packet.kind == ACK:
+    if packet.kind == RECEIPT:
         marked = (packet.flag | ecn) & ECN != 0
-        news = sending.handle_receipts(world.senders, w, packet.offer, marked, now_ns)
-        if packet.chunk >= packet.offer:
+        news = sending.handle_receipts(world.senders, w, packet.index, marked, now_ns)
+        if packet.chunk >= packet.index:
             packet.flag = 0
             sending.handle_result(world.senders, w, packet, now_ns)
-        return bool(news > 0 or packet.chunk >= packet.offer)
+        return bool(news > 0 or packet.chunk >= packet.index)
     if packet.kind != PARTIAL:
         return False
     worker = world.workers[w]
@@ -158,10 +158,10 @@ def _receipt(world: World, w: int, p: int, ecn: int, now_ns: int) -> None:
     job = world.jobs[worker.job]
     q = copy_packet(world.pool, p)
     packet = world.pool.packets[q]
-    packet.kind = ACK
+    packet.kind = RECEIPT
     packet.count = 0
     packet.flag = ecn
-    packet.offer = worker.received
+    packet.index = worker.received
     to = job.first_worker + (worker.rank + job.workers - 1) % job.workers
     post(world, world.endpoints[w].host, q, to)
 

@@ -14,7 +14,7 @@ from paceline.config.toml import Section, load
 from paceline.config.units import Rate, Size, TimeNs
 from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
 from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
-from paceline.errors import UserError
+from paceline.errors import SettingError
 from paceline.sim.faults import Faults
 from paceline.sim.models import (
     DEFAULT_FLOP_PER_S,
@@ -244,7 +244,9 @@ class Job(Section):
             return synthetic[key](**options)
         for name, value in (("ratio", self.ratio), ("size", self.size), ("layers", self.layers)):
             if value is not None:
-                raise UserError(f"{name!r} is for the synthetic models, not for {self.model!r}", place="job")
+                raise SettingError(
+                    f"{name!r} is for the synthetic models, not for {self.model!r}", key=("job",)
+                )
         model = profile(self.model)
         return model.fused(self.fuse // 4) if self.fuse else model
 
@@ -299,7 +301,7 @@ class Scenario(Section):
         names = [job.name for job in jobs]
         for name in names:
             if names.count(name) > 1:
-                raise UserError(f"two jobs are called {name!r}", place="job")
+                raise SettingError(f"two jobs are called {name!r}", key=("job",))
         return jobs
 
 

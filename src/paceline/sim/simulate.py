@@ -4,13 +4,14 @@ import sys
 import time
 from collections.abc import Callable
 
-from paceline.dataplane.compiled import cache_folder, interpreted
+from paceline.dataplane.compiled import interpreted
+from paceline.numba_cache import is_on_disk
+from paceline.priority import PriorityRule, priority
 from paceline.sim import world as w
 from paceline.sim.build import Setup, build
-from paceline.sim.coordinator import Coordinators
 from paceline.sim.engine import COORDINATE, ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
+from paceline.sim.help.coordinator import Coordinators
 from paceline.sim.links import grown_pool
-from paceline.sim.priority import PriorityRule, priority
 from paceline.sim.results import RunResult, collect
 from paceline.sim.scenario import Scenario
 
@@ -22,7 +23,7 @@ def announce_compilation() -> None:
     """Say once, on a cold start, why nothing seems to happen."""
     global _announced
     # The event loop is what takes long; smaller pieces may have been compiled without it.
-    if not _announced and not interpreted() and not any(cache_folder("sim").glob("**/engine.run-*.nbi")):
+    if not _announced and not interpreted() and not is_on_disk(run):
         print("paceline: compiling the simulator, once (up to a minute) ...", file=sys.stderr, flush=True)
     _announced = True
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.priority import PriorityRule
 from paceline.sim.models import ModelProfile
-from paceline.sim.priority import PriorityRule
 from paceline.sim.scenario import Job, Scenario
 from paceline.sim.world import BUCKET, LAYER, new_records
 

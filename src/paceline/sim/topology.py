@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import UserError
+from paceline.errors import JobError
 from paceline.sim.links import DETOURS, FS_PER_NS, LINK, NO_STACK, Links
 from paceline.sim.scenario import Job, Scenario
 from paceline.sim.world import new_records
@@ -54,16 +54,16 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
     turn = 0
     for job in jobs:
         if job.workers > worker_hosts_total:
-            raise UserError(
+            raise JobError(
                 f"has {job.workers} workers, but there are only {worker_hosts_total} hosts",
-                place=f"job {job.name!r}",
+                job=job.name,
             )
         if job.hosts is not None:
             for host in job.hosts:
                 if not 0 <= host < worker_hosts_total:
-                    raise UserError(
+                    raise JobError(
                         f"host {host} does not exist; hosts are 0..{worker_hosts_total - 1}",
-                        place=f"job {job.name!r}",
+                        job=job.name,
                     )
             worker_hosts.append(list(job.hosts))
         else:
@@ -72,9 +72,7 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
         for leaf in {leaf_of_host[host] for host in worker_hosts[-1]}:
             members = sum(1 for host in worker_hosts[-1] if leaf_of_host[host] == leaf)
             if members > 64:
-                raise UserError(
-                    f"has {members} workers under one switch; a mask holds 64", place=f"job {job.name!r}"
-                )
+                raise JobError(f"has {members} workers under one switch; a mask holds 64", job=job.name)
         extra = []
         for c in range(dedicated):
             # Under a leaf of the job's own: what it sends to the job must meet the job's switch.

@@ -4,7 +4,7 @@ Endpoints are numbered: workers of all jobs first, then custodians. A packet nam
 (`worker`, `custodian`: ranks first, then dedicated custodians); `endpoint_of` translates.
 
 Entities of the event queue: links (detours included), then one timer for each endpoint, then the clock of
-the run itself (arrivals, deaths, samples), then the clock of the coordinators (`coordinator.py`).
+the run itself (arrivals, deaths, samples), then the clock of the coordinators (`help/coordinator.py`).
 """
 
 from typing import Any, NamedTuple
@@ -26,14 +26,15 @@ BACKWARD = 3
 DRAINING = 4
 """The last backward pass is over; the last results are awaited."""
 FINISHED = 5
-HALF = 6
+MICRO_FORWARD = 6
 """The forward pass of a micro-batch in one piece: nothing waits inside it."""
-REST = 7
+MICRO_BACKWARD = 7
 """The backward pass of a micro-batch after which another one comes: its gradient is kept, not sent."""
 ASKING = 8
 """Between two passes, until the job's coordinator has said what comes next."""
 PHASE_NAMES = (
-    "absent", "forward", "blocked", "backward", "draining", "finished", "half", "rest", "asking",
+    "absent", "forward", "blocked", "backward", "draining", "finished", "micro-forward", "micro-backward",
+    "asking",
 )  # fmt: skip
 
 IN_NETWORK = 0
@@ -156,8 +157,8 @@ COORDINATOR = 25
 TRAIN_BYTES = 26
 CONTROL_SIZE = 27
 
-HALF_DONE = 0
-WHOLE_DONE = 1
+FORWARD_DONE = 0
+MICRO_BATCH_DONE = 1
 """Kinds of mail: a worker has ended the forward pass of a micro-batch, or all of it."""
 
 

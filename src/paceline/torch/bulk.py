@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paceline.live.agent_handle import TensorMismatchError
 from paceline.live.tensors import read_chunk, write_chunk
 from paceline.live.tensors_layout import (
     BLOCKS,
@@ -96,7 +97,7 @@ class BulkReduction:
             at = base + 4 * int(self._place.first) * stride
             status = read_chunk(self._layout, self._place, values, self._kind, self._op, self._exponents, at)
             if status != 0:
-                raise ValueError("the workers reduce different tensors")
+                raise TensorMismatchError("the workers reduce different tensors")
 
 
 def warm_up() -> None:

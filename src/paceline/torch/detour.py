@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from torch.distributed import DistBackendError
 
+from paceline.live.agent_handle import TensorMismatchError
 from paceline.torch.gloo_carrier import GlooCarrier
 from paceline.torch.ledger import Ledger
 from paceline.torch.peers import DEAD_S
@@ -43,6 +44,8 @@ class Detour:
         target = np.empty_like(entry.array) if entry.done else entry.array
         try:
             all_ready = self._carrier.reduce(source, entry.kind, entry.op, target, ready, entry.timeout_s)
+        except TensorMismatchError as error:
+            raise DistBackendError(str(error)) from error
         except RuntimeError as error:
             raise _blame(str(error), watch) from error
         self.seq += 1

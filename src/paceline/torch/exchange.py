@@ -15,7 +15,8 @@ which all were is the last over Gloo.
 **Joining late.** A group that began without its switch looks for it too. When it is there, the group leaves its
 agents for new ones in the same two moves: whatever the switch's policy and width, all begin with it at one place.
 
-**Ending.** A worker without a heartbeat while others wait for it ends the group with an error that names its rank.
+**Ending.** A worker that others wait for, and whose process has ended or whose heartbeat has stopped, ends the group
+with an error that names its rank.
 """
 
 import threading
@@ -27,7 +28,7 @@ from typing import Any
 import numpy.typing as npt
 from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
-from paceline.live.agent_handle import Handle
+from paceline.live.agent_handle import Handle, TensorMismatchError
 from paceline.torch.agent_path import AgentPath, Ticket
 from paceline.torch.detour import Detour
 from paceline.torch.exchange_start import PATH_ERRORS, start_together
@@ -35,6 +36,7 @@ from paceline.torch.exchange_watch import Watch, waits_long
 from paceline.torch.gloo_carrier import GlooCarrier
 from paceline.torch.journal import Journal
 from paceline.torch.ledger import Entry, Ledger
+from paceline.torch.lifelines import Lifelines
 from paceline.torch.peers import PeerLostError, Peers
 from paceline.torch.rendezvous import Keys
 from paceline.torch.seeking import Comeback, Seeker
@@ -57,8 +59,9 @@ class Exchange:
         take_ticket: Callable[[], Ticket],
         journal: Journal,
         timeout_s: float,
+        lifelines: Lifelines,
     ) -> None:
-        self._keys, self._worker, self._workers = keys, worker, len(leaders)
+        self._keys, self._worker, self.workers = keys, worker, len(leaders)
         self._carrier, self._journal = carrier, journal
         self._ledger = Ledger()
         self._lock = threading.RLock()
@@ -78,6 +81,7 @@ class Exchange:
             keys.part("peers/"),
             worker,
             leaders,
+            lifelines,
             lambda: self._ledger.next_seq,
             self.end,
         )
@@ -88,7 +92,7 @@ class Exchange:
 
     def _begin(self, path: AgentPath, take_ticket: Callable[[], Ticket], timeout_s: float) -> None:
         """The first generation, all workers together; if one cannot, all begin over Gloo."""
-        trouble = start_together(self._keys, self._worker, self._workers, path, take_ticket, timeout_s)
+        trouble = start_together(self._keys, self._worker, self.workers, path, take_ticket, timeout_s)
         if trouble:
             path.close(0.0)
             self._journal.change("gloo", f"agents cannot be used: {trouble}", bad=True)
@@ -157,7 +161,7 @@ class Exchange:
             if path is not self._path or self._frozen or entry.done:
                 return
             if error is not None:
-                if "different tensors" in str(error):  # Gloo could not help
+                if isinstance(error, TensorMismatchError):  # Gloo could not help
                     self.end(DistBackendError(str(error)))
                 else:
                     self._fail(str(error))
@@ -240,7 +244,7 @@ class Exchange:
         keys.set(f"at/{self._worker}", str(first))
         path.close(0.0)
         self._peers.forget_looks()
-        again = first - self._detour.agree(keys, self._workers, self._check_alive)
+        again = first - self._detour.agree(keys, self.workers, self._check_alive)
         self._path = None
         bad = self._trouble != JOINING
         self._journal.change("gloo", f"reductions go over Gloo: {self._trouble}", bad=bad, done_again=again)
@@ -298,7 +302,7 @@ class Exchange:
     def status(self) -> dict[str, Any]:
         """The path, and what the agent says."""
         path = self._path
-        shown: dict[str, Any] = {"path": "gloo", "workers": self._workers, "generation": self._generation}
+        shown: dict[str, Any] = {"path": "gloo", "workers": self.workers, "generation": self._generation}
         if self._over is not None:
             shown["path"] = "none"
         elif path is not None and path.agent is not None:
@@ -306,8 +310,8 @@ class Exchange:
             shown |= {"path": agent.get("path", "switch"), "agent": agent}
         return shown
 
-    def close(self) -> None:
-        """Stop the thread and the agents; whoever still waits is told."""
+    def close(self, at_once: bool = False) -> None:
+        """Stop the thread and the agents; whoever still waits is told. `at_once`: help nobody to finish."""
         self._closing = True
         self._wake.set()
         if self._open():
@@ -316,7 +320,7 @@ class Exchange:
             self._thread.join(10.0)
         self._seeker.close()
         self._peers.close()
-        linger_s = None if self._over is None else 0.0
+        linger_s = 0.0 if at_once or self._over is not None else None
         if self._path is not None:
             self._path.close(linger_s)
         self._comeback.close(linger_s)

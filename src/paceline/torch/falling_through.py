@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
+from paceline.torch.untraced import untraced
+
 _ProcessGroup: Any = ProcessGroup
 
 
-def plain_group(rank: int, size: int, inner: Any) -> Any:
-    """A group of torch's own class around a Gloo group."""
-    group = _ProcessGroup(rank, size)
+def plain_group(store: Any, rank: int, size: int, inner: Any) -> Any:
+    """A group of torch's own class around a Gloo group; without a store, some of its methods would crash."""
+    group = _ProcessGroup(store, rank, size)
     register_gloo(group, inner)
     return group
 
@@ -48,4 +50,4 @@ def _handed(name: str, attribute: str) -> Callable[..., Any]:
 
     collective.__name__ = collective.__qualname__ = name
     collective.__doc__ = f"torch's `{name}`, over Gloo."
-    return collective
+    return untraced(collective)

@@ -5,10 +5,11 @@ from typing import Any
 
 from torch.distributed import AllreduceOptions, ReduceOp
 
-from paceline.live.hostmem import HostGroup, HostReduceError
+from paceline.live.hostmem import HostGroup
 from paceline.torch.journal import Journal
 from paceline.torch.line import Line
 from paceline.torch.reduction import DRAIN_S, Reduction
+from paceline.torch.work import error_of
 
 
 class HostReducer:
@@ -28,7 +29,7 @@ class HostReducer:
         divisor = reduction.divisor(self._host.ranks)
         try:
             self._host.all_reduce(reduction.array, reduction.kind, divisor, reduction.timeout_s)
-        except HostReduceError as error:
+        except Exception as error:
             if not self._journal.counters["failed"]:
                 self._journal.change("failed", str(error), bad=True)
             reduction.work.end(error)
@@ -73,7 +74,7 @@ class InnerReducer:
         options.reduceOp = ReduceOp.SUM if reduction.op == "sum" else ReduceOp.AVG
         options.timeout = timedelta(seconds=reduction.timeout_s)
         work = self._inner.allreduce([reduction.tensor()], options)
-        work.get_future().add_done_callback(lambda done: reduction.work.end(_error_of(done)))
+        work.get_future().add_done_callback(lambda done: reduction.work.end(error_of(done)))
 
     def try_now(self, _reduction: Reduction) -> bool:
         return False
@@ -83,11 +84,3 @@ class InnerReducer:
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         pass
-
-
-def _error_of(future: Any) -> Exception | None:
-    try:
-        future.value()
-    except RuntimeError as error:
-        return error
-    return None

@@ -7,10 +7,29 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from dataclasses import asdict, dataclass
 from typing import Any
 
 LOG = logging.getLogger("paceline.torch")
 EVENTS_MAX = 256
+LATEST = 64
+"""Reductions that are shown: what was under way when something stood still."""
+
+
+@dataclass(slots=True)
+class Noted:
+    """One reduction, as it is shown."""
+
+    number: int
+    elements: int
+    dtype: str
+    op: str
+    begun: float
+    state: str = "under way"
+
+    def end(self, error: Exception | None) -> None:
+        """It has its result, or never will."""
+        self.state = "done" if error is None else "failed"
 
 
 class Journal:
@@ -21,6 +40,16 @@ class Journal:
         self.counters: Counter[str] = Counter()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._lock = threading.Lock()
+        self._latest: deque[Noted] = deque(maxlen=LATEST)
+        self.begun = 0
+
+    def begin(self, elements: int, dtype: str, op: str) -> Noted:
+        """A reduction begins; the ranks' numbers are the same as long as they make the same calls."""
+        with self._lock:
+            noted = Noted(self.begun, elements, dtype, op, time.time())
+            self.begun += 1
+            self._latest.append(noted)
+        return noted
 
     def change(self, event: str, reason: str, *, bad: bool = False, quiet: bool = False, **more: Any) -> None:
         """Something is different from now on: log it (unless `quiet`), count it, keep it."""
@@ -37,6 +66,10 @@ class Journal:
             self.counters[name] += by
 
     def shown(self) -> dict[str, Any]:
-        """Counters and the latest events."""
+        """Counters, the latest reductions and the latest events."""
         with self._lock:
-            return {"counters": dict(self.counters), "events": list(self._events)}
+            return {
+                "counters": dict(self.counters),
+                "latest": [asdict(noted) for noted in self._latest],
+                "events": list(self._events),
+            }

@@ -1,12 +1,18 @@
 """A thread that does things in order: the reducers' stages, each with its queue."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 
+LOG = logging.getLogger("paceline.torch")
+
 
 class Line:
-    """Runs actions one after another on a thread of its own; actions handle their own errors."""
+    """Runs actions one after another on a thread of its own.
+
+    Actions handle their own errors; one that does not is logged, and those behind it still run.
+    """
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -49,7 +55,10 @@ class Line:
         while (action := self._queue.get()) is not None:
             try:
                 action()
+            except Exception:
+                LOG.exception("paceline: an action on thread %s failed", self._thread.name)
             finally:
+                del action
                 self._one_done()
 
     def _one_done(self) -> None:

@@ -5,16 +5,20 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
-from paceline.live.agent_config import elements_for_mtu
 from paceline.live.hostmem import HostGroup
+from paceline.live.sockets import elements_for
 from paceline.torch.agent_path import AgentPath, own_address, take_ticket
 from paceline.torch.exchange import Exchange
 from paceline.torch.gloo_carrier import GlooCarrier
 from paceline.torch.journal import Journal
+from paceline.torch.lifelines import Lifelines
 from paceline.torch.network_reducer import DirectReducer, TwoLevelReducer
 from paceline.torch.reduction import Reducer
 from paceline.torch.rendezvous import Keys, Place
 from paceline.torch.settings import Settings
+
+MEET_S = 10.0
+"""So long the workers wait for each other's connection; all have told their addresses before."""
 
 
 def make_network_reducer(
@@ -44,7 +48,10 @@ def make_exchange(
     address, mtu = own_address(settings, os.environ.get("MASTER_ADDR", ""))
     keys.set(f"mtu/{place.worker}", str(mtu))
     smallest = min(int(keys.get(f"mtu/{other}")) for other in range(place.workers))
-    elements = elements_for_mtu(smallest)
+    elements = elements_for(smallest)
+    lifelines = Lifelines(
+        keys.part("lifelines/"), place.worker, place.workers, address, min(timeout_s, MEET_S)
+    )
     carrier_store = PrefixStore("paceline-gloo/", store)
     carrier = GlooCarrier(carrier_store, place.worker, place.workers, elements, timeout_s)
     job = f"{settings.job}/{name}"
@@ -62,4 +69,5 @@ def make_exchange(
         lambda: take_ticket(settings, job, place.workers, elements),
         journal,
         timeout_s,
+        lifelines,
     )

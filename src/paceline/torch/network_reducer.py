@@ -5,15 +5,22 @@
 `TwoLevelReducer`: the ranks of this host first reduce to the first of them (*up*), that one exchanges the sum
 with the other hosts, and hands the result to all (*down*). A tensor goes in segments, so that the three
 overlap. Sums travel in float32 also for 16-bit tensors (an integer of the wire has 32 bits anyway) and are
-rounded once, at the end."""
+rounded once, at the end.
+
+Agents compare what workers bring, but not of integers, and see of a tensor in segments neither its size nor its
+operation. There a *signature* goes ahead: one integer made of size, format and operation, whose sum tells whether all
+have the same."""
 
 import threading
+import zlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from torch.distributed import DistBackendError
 
-from paceline.live.hostmem import HostGroup, HostReduceError
+from paceline.live.hostmem import HostGroup, HostReduceError, RankLeftError, TensorMismatchError
 from paceline.torch.exchange import Exchange
 from paceline.torch.journal import Journal
 from paceline.torch.line import Line
@@ -33,7 +40,12 @@ class DirectReducer:
 
     def submit(self, reduction: Reduction) -> None:
         r = reduction
-        self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end)
+        if r.kind != "int32":
+            self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end)
+            return
+        both = _Both(r.work.end)
+        send_signature(r, self._exchange, both.one_ended)
+        self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, both.one_ended)
 
     def try_now(self, _reduction: Reduction) -> bool:
         return False
@@ -43,7 +55,7 @@ class DirectReducer:
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         self._exchange.drain(drain_s)
-        self._exchange.close()
+        self._exchange.close(at_once=drain_s <= 0)
 
 
 class TwoLevelReducer:
@@ -66,7 +78,7 @@ class TwoLevelReducer:
         size = reduction.array.shape[0]
         for begin in range(0, size, SEGMENT):
             end = min(begin + SEGMENT, size)
-            segment = _Segment(reduction, begin, end, last=end == size)
+            segment = _Segment(reduction, begin, end)
             self._up.put(partial(self._go_up, segment))
 
     def try_now(self, _reduction: Reduction) -> bool:
@@ -77,13 +89,16 @@ class TwoLevelReducer:
         if r.work.is_completed():  # an earlier segment failed
             return
         dtype = np.int32 if r.kind == "int32" else np.float32
-        segment.total = np.empty(segment.values.shape[0] if self._exchange else 0, dtype)
         try:
-            self._host.reduce_to_first(segment.values, r.kind, segment.total, r.timeout_s)
-        except HostReduceError as error:
+            segment.total = np.empty(segment.values.shape[0] if self._exchange else 0, dtype)
+            whole = (r.array.shape[0], r.divisor(self._ranks))
+            self._host.reduce_to_first(segment.values, r.kind, segment.total, r.timeout_s, whole)
+        except Exception as error:
             self._fail(segment, error)
             return
         if self._exchange is not None:
+            if segment.is_first:
+                send_signature(r, self._exchange, segment.exchanged)
             kind = "int32" if r.kind == "int32" else "float32"
             self._exchange.submit(segment.total, kind, "sum", r.priority, r.timeout_s, segment.exchanged)
         self._down.put(partial(self._go_down, segment))
@@ -99,20 +114,22 @@ class TwoLevelReducer:
                 return
         try:
             self._host.give(segment.total, r.kind, segment.values, r.divisor(self._ranks), r.timeout_s)
-        except HostReduceError as error:
+        except Exception as error:
             self._fail(segment, error)
             return
-        if segment.last:
+        if segment.is_last:
             self._journal.count("reductions_host")
             r.work.end()
 
-    def _fail(self, segment: "_Segment", error: HostReduceError) -> None:
-        """A rank of this host is gone, or its first rank was told that another host's is."""
-        reason = str(error)
-        if "has left" in reason:
+    def _fail(self, segment: "_Segment", error: Exception) -> None:
+        """A rank of this host is gone, or its first rank was told that another host's is; or this one cannot go on."""
+        reason = str(error) or repr(error)
+        self._host.leave()
+        if isinstance(error, RankLeftError):
             reason = last_word(self._keys, 2.0) or reason
         tell_everyone(self._keys, reason)
-        lost = PeerLostError(reason)
+        gone = isinstance(error, HostReduceError) and not isinstance(error, TensorMismatchError)
+        lost = PeerLostError(reason) if gone else DistBackendError(reason)
         if self._exchange is not None:
             self._exchange.end(lost)
         elif not self._journal.counters["failed"]:
@@ -128,23 +145,27 @@ class TwoLevelReducer:
         self._up.drain(drain_s)
         self._down.drain(drain_s)
         if self._exchange is not None:
-            self._exchange.close()
+            self._exchange.close(at_once=drain_s <= 0)
         self._host.close()
         self._up.close()
         self._down.close()
 
 
 class _Segment:
-    """A part of a tensor on its way up, across and down."""
+    """A part of a tensor on its way up, across and down; ahead of the first part goes the signature."""
 
-    def __init__(self, reduction: Reduction, begin: int, end: int, last: bool) -> None:
-        self.reduction, self.last = reduction, last
+    def __init__(self, reduction: Reduction, begin: int, end: int) -> None:
+        self.reduction = reduction
+        self.is_first, self.is_last = begin == 0, end == reduction.array.shape[0]
         self.values = reduction.array[begin:end]
         self.total: Any = None
         self._event = threading.Event()
         self._error: Exception | None = None
+        self.exchanged: Callable[[Exception | None], None] = self._over
+        if self.is_first:
+            self.exchanged = _Both(self._over).one_ended
 
-    def exchanged(self, error: Exception | None) -> None:
+    def _over(self, error: Exception | None) -> None:
         self._error = error
         self._event.set()
 
@@ -152,3 +173,37 @@ class _Segment:
         """Until the other hosts' part is in; the exchange keeps the time."""
         self._event.wait()
         return self._error
+
+
+class _Both:
+    """Tells when two exchanges have ended, with the first error."""
+
+    def __init__(self, tell: Callable[[Exception | None], None]) -> None:
+        self._tell = tell
+        self._ended: list[Exception | None] = []
+        self._lock = threading.Lock()
+
+    def one_ended(self, error: Exception | None) -> None:
+        with self._lock:
+            self._ended.append(error)
+            if len(self._ended) < 2:
+                return
+        self._tell(self._ended[0] or self._ended[1])
+
+
+def send_signature(
+    reduction: Reduction, exchange: Exchange, tell: Callable[[Exception | None], None]
+) -> None:
+    """Compare what all workers must have in common; a difference ends the exchange."""
+    r = reduction
+    own = zlib.crc32(f"{r.array.shape[0]} {r.kind} {r.op}".encode()) % 1_000_003
+    total = np.array([own], np.int32)
+
+    def exchanged(error: Exception | None) -> None:
+        if error is None and int(total[0]) != own * exchange.workers:
+            what = f"here {r.array.shape[0]} {r.kind} with {r.op}, elsewhere another"
+            error = DistBackendError(f"the workers reduce different tensors: {what}")
+            exchange.end(error)
+        tell(error)
+
+    exchange.submit(total, "int32", "sum", r.priority, r.timeout_s, exchanged)

@@ -1,8 +1,9 @@
-"""Who is alive: every worker's heartbeat in the job's Store, and the last word of whoever found somebody dead.
+"""Who is alive: connections that break, every worker's heartbeat in the job's Store, and the last word of whoever
+found somebody dead.
 
-Heartbeats come from a thread of their own. They are looked at only when something takes long: a worker whose
-heartbeat has not moved for `DEAD_S` while somebody waits for it is taken for dead, and everyone is told so,
-with its rank."""
+Both are looked at only when something takes long. A worker whose connection has broken (`lifelines`), or whose
+heartbeat has not moved for `DEAD_S` while somebody waits for it, is taken for dead, and everyone is told so, with its
+rank. Heartbeats come from a thread of their own; they also say how far each worker is."""
 
 import json
 import threading
@@ -12,6 +13,7 @@ from contextlib import suppress
 
 from torch.distributed import DistBackendError
 
+from paceline.torch.lifelines import Lifelines
 from paceline.torch.rendezvous import Keys
 
 BEAT_S = 1.0
@@ -31,12 +33,13 @@ class Peers:
         keys: Keys,
         worker: int,
         leaders: tuple[int, ...],
+        lifelines: Lifelines,
         submitted: Callable[[], int],
         lost: Callable[[PeerLostError], None],
     ) -> None:
         """`submitted()` is how far this worker is; `lost(error)` is called when somebody has found a rank dead."""
         self._keys, self._worker, self.leaders = keys, worker, leaders
-        self._submitted, self._lost = submitted, lost
+        self._lifelines, self._submitted, self._lost = lifelines, submitted, lost
         self._seen: dict[int, tuple[str, float]] = {}
         self.submitted: dict[int, int] = {}
         """How many reductions each worker had submitted at its last heartbeat that was looked at."""
@@ -64,9 +67,13 @@ class Peers:
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
+        self._lifelines.close()
 
     def look(self, now_s: float) -> None:
-        """Look at all heartbeats; `PeerLostError` if one has stopped, or if somebody said so."""
+        """Look at all the others; `PeerLostError` if one is gone, or if somebody said so."""
+        ended = self._lifelines.ended()
+        if ended:  # before the Store is asked, which may have been in that process
+            self.bury(f"rank {self.leaders[min(ended)]} is gone: its process has ended, or its host")
         if self._keys.ready(_LAST_WORD):
             raise PeerLostError(self._keys.read(_LAST_WORD))
         for worker, rank in enumerate(self.leaders):

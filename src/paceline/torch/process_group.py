@@ -11,14 +11,19 @@ tensors. So all ranks take the same way.
 
 import atexit
 import os
+import threading
 import weakref
+from collections import Counter, deque
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ProcessGroupGloo
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistBackendError, ProcessGroup
 
 from paceline.priority import priority as priority_of
+from paceline.torch.callbacks import Callbacks
 from paceline.torch.falling_through import hand_over, plain_group, register_gloo
 from paceline.torch.journal import Journal
 from paceline.torch.making import make_reducer
@@ -28,15 +33,23 @@ from paceline.torch.reduction import (
     KINDS,
     Reducer,
     Reduction,
+    copy_back,
+    dense_of,
     flat_array,
     op_name,
     supported,
 )
 from paceline.torch.remaining import Expected
-from paceline.torch.settings import read_settings
-from paceline.torch.work import PacelineWork
+from paceline.torch.requests import Request
+from paceline.torch.untraced import untraced
+from paceline.torch.work import PacelineWork, error_of
 
 _ProcessGroup: Any = ProcessGroup
+_torch: Any = torch
+_allow_inflight: Any = c10d._allow_inflight_collective_as_graph_input
+
+HANDED_ELEMENTS, HANDED = 64, 64
+"""So many of the latest asynchronous reductions of so few elements are kept: see `PacelineGroup._handed`."""
 
 GROUPS: "weakref.WeakSet[PacelineGroup]" = weakref.WeakSet()
 """The groups of this process, for `paceline.torch.status()`."""
@@ -45,33 +58,50 @@ GROUPS: "weakref.WeakSet[PacelineGroup]" = weakref.WeakSet()
 class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
     """A group whose all-reduces go through shared memory and the switch."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
-        super().__init__(rank, size)
-        self._timeout_s = timeout.total_seconds()
-        self.inner: Any = ProcessGroupGloo(store, rank, size, timeout=timeout)
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.rank, request.size)  # torch's class takes no store from a subclass
+        self._request = request
+        rank, size = request.rank, request.size
+        self._timeout_s = request.timeout.total_seconds()
+        self.inner: Any = request.make_gloo()
         register_gloo(self, self.inner)
-        self._plain = plain_group(rank, size, self.inner)
-        self.journal = Journal(name, rank)
-        settings = read_settings()
-        self._expected = Expected(settings)
+        self._plain = plain_group(request.store, rank, size, self.inner)
+        self.journal = Journal(request.name, rank)
+        self._expected = Expected(request.settings)
+        self._callbacks = Callbacks()
+        self._open: set[PacelineWork] = set()
+        self._splits: Counter[str] = Counter()
+        # torch's C++ keeps its half of a Work only. `DDP.join` hands it one of a single number and drops ours.
+        self._handed: deque[PacelineWork] = deque(maxlen=HANDED)
         self.reducer: Reducer = make_reducer(
-            store, rank, size, self._timeout_s, settings, self.journal, name, self.inner
+            request.store,
+            rank,
+            size,
+            self._timeout_s,
+            request.settings,
+            self.journal,
+            request.name,
+            self.inner,
         )
         self._closed = False
+        self._closing = threading.Lock()
         self.process = os.getpid()
         GROUPS.add(self)
         # The last to be registered is the first to be called: before the agents end theirs.
         atexit.unregister(close_all)
         atexit.register(close_all)
 
+    # --- all-reduce ----------------------------------------------------------------------------------------
+
+    @untraced
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """One tensor in a list, as torch calls it."""
         if opts is None or not hasattr(opts, "reduceOp"):
             opts = _options(opts, timeout)
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        if not supported(tensors, opts.reduceOp) or self._closed:
+        if not supported(tensors, opts.reduceOp):
             self.journal.count("through_gloo")
-            return self.inner.allreduce(tensors, opts)
+            return self._plain.allreduce(tensors, opts)
         seconds = opts.timeout.total_seconds()
         return self.reduce_tensor(
             tensors[0],
@@ -80,6 +110,7 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
             blocking=not opts.asyncOp,
         )
 
+    @untraced
     def reduce_tensor(
         self,
         tensor: torch.Tensor,
@@ -93,18 +124,39 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
 
         `blocking` says that the caller will wait at once.
         """
+        if not _torch.autograd._profiler_enabled():
+            return self._reduce(tensor, op, priority, timeout_s, blocking)
+        record: Any = torch.autograd.profiler.record_function("paceline:all_reduce")
+        record.__enter__()
+        work = self._reduce(tensor, op, priority, timeout_s, blocking)
+        record._call_end_callbacks_on_future(work.get_future())
+        return work
+
+    def _reduce(
+        self, tensor: torch.Tensor, op: str, priority: int | None, timeout_s: float | None, blocking: bool
+    ) -> PacelineWork:
+        if self._closed:
+            raise DistBackendError("the group is closed")
+        dense = dense_of(tensor)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        work = PacelineWork([tensor], limit_s)
-        if tensor.numel() == 0:
-            work.end()
-            return work
-        dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+        work = PacelineWork([tensor], limit_s, self._callbacks)
         if dense is not tensor:
-            work.before_end(lambda: _copy(tensor, dense))
+            work.before_end(partial(copy_back, tensor, dense))
         number = self.default_priority() if priority is None else priority
         reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, number, limit_s, work)
-        if not (blocking and self.reducer.try_now(reduction)):
+        noted = self.journal.begin(reduction.array.shape[0], reduction.kind, op)
+        if tensor.numel() == 0:
+            work.end()
+        elif not (blocking and self.reducer.try_now(reduction)):
+            self._open.add(work)
+            work.when_ended(lambda _error: self._open.discard(work))
             self.reducer.submit(reduction)
+        work.when_ended(noted.end)
+        if not blocking:
+            if tensor.numel() <= HANDED_ELEMENTS:
+                self._handed.append(work)
+            if _allow_inflight():
+                work.register()
         return work
 
     def default_priority(self) -> int:
@@ -112,8 +164,90 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         remaining_s = self._expected.remaining_s()
         return DEFAULT_PRIORITY if remaining_s is None else priority_of(remaining_s, 1.0, 0, 1)
 
+    # --- barriers ------------------------------------------------------------------------------------------
+
+    @untraced
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        """Behind everything that this rank has begun, over Gloo as over shared memory and the network.
+
+        A blocking one comes back when that is done on all ranks; an asynchronous one when it is done here and all
+        ranks have come.
+        """
+        if not isinstance(opts, c10d.BarrierOptions):
+            timeout = opts if timeout is None else timeout
+            opts = c10d.BarrierOptions()
+            if timeout is not None:
+                opts.timeout = timeout
+        before = list(self._open)
+        if not opts.asyncOp:
+            for work in before:
+                work.wait()
+        theirs = self._plain.barrier(opts)
+        return theirs if not before or not opts.asyncOp else self._after_all(theirs, before)
+
+    def _after_all(self, theirs: Any, ours: list[PacelineWork]) -> PacelineWork:
+        """A Work that ends when all of these have."""
+        whole = PacelineWork([], self._timeout_s, self._callbacks)
+        self._open.add(whole)
+        whole.when_ended(lambda _error: self._open.discard(whole))
+        errors: list[Exception | None] = []
+
+        def one_ended(error: Exception | None) -> None:
+            errors.append(error)
+            if len(errors) == len(ours) + 1:
+                whole.end(next((error for error in errors if error is not None), None))
+
+        for work in ours:
+            work.when_ended(one_ended)
+        theirs.get_future().add_done_callback(lambda done: one_ended(error_of(done)))
+        return whole
+
+    @untraced
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Gloo's, behind this rank's reductions: the first rank names who has not come.
+
+        `torch.distributed.monitored_barrier` is for groups with the name "gloo" alone; this is called on the group.
+        """
+        for work in list(self._open):
+            work.wait()
+        self._plain.monitored_barrier(timeout, wait_all_ranks)
+
+    # --- what torch asks of a group --------------------------------------------------------------------------
+
+    @untraced
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> "PacelineGroup | None":
+        """A group of some of this group's ranks, in their order here; None on the others."""
+        if device_types is not None and all(torch.device(device).type != "cpu" for device in device_types):
+            raise ValueError(f"this group has CPU tensors only, not {device_types}")
+        members = sorted(ranks)
+        if self.rank() not in members:
+            return None
+        title = ":".join((self._request.name, "split", "_".join(map(str, members))))
+        self._splits[title] += 1
+        name = group_name or f"{title}:{self._splits[title]}"
+        part = PacelineGroup(self._request.part(members, name, timeout, opts))
+        part._set_group_name(name)
+        part._set_group_desc(group_desc or f"{self.group_desc}:split")
+        return part
+
+    def get_group_store(self) -> Any:
+        """The store in which the ranks of this group have met."""
+        return self._request.store
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Collectives that this group has begun, whichever way they go."""
+        return int(self.inner._get_sequence_number_for_group()) + self.journal.begun
+
     def status(self) -> dict[str, Any]:
-        """Path, priority, counters and events of this group."""
+        """Path, priority, counters, the latest reductions and events of this group."""
         return {
             "group": self.journal.group,
             "rank": self.rank(),
@@ -123,30 +257,39 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
             **self.journal.shown(),
         }
 
-    def shutdown(self) -> None:
-        """What `destroy_process_group` calls; a second time does nothing."""
-        self._close(DRAIN_S)
-
-    def abort(self) -> None:
-        """End without waiting for others."""
-        self._close(0.0)
-
-    def _close(self, drain_s: float) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self.reducer.close(drain_s)
-        GROUPS.discard(self)
-        self.inner.shutdown()
-
+    @untraced
     def set_timeout(self, timeout: timedelta) -> None:
         """The time limit of reductions from now on."""
         self._timeout_s = timeout.total_seconds()
         self.inner.set_timeout(timeout)
 
+    @untraced
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
         """The backend's name."""
         return "paceline"
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    @untraced
+    def shutdown(self) -> None:
+        """What `destroy_process_group` calls; a second time does nothing."""
+        self._close(DRAIN_S, self.inner.shutdown)
+
+    @untraced
+    def abort(self) -> None:
+        """End without waiting for others; what is under way ends with an error."""
+        self._close(0.0, self.inner.abort)
+
+    def _close(self, drain_s: float, close_gloo: Any) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self.reducer.close(drain_s)
+        GROUPS.discard(self)
+        close_gloo()
+        self._callbacks.close()
+        self._handed.clear()
 
 
 hand_over(PacelineGroup, "_plain")
@@ -172,12 +315,6 @@ def _options(op: Any, timeout: timedelta | None) -> Any:
     return options
 
 
-def _copy(tensor: torch.Tensor, dense: torch.Tensor) -> None:
-    with torch.no_grad():
-        tensor.copy_(dense)
-
-
-def create(options: Any, _backend_options: Any = None) -> PacelineGroup:
+def create(options: Any, backend_options: Any = None) -> PacelineGroup:
     """The function that torch calls to make a group (`extended_api`)."""
-    name = options.group_id or "0"
-    return PacelineGroup(options.store, options.group_rank, options.group_size, options.timeout, name)
+    return PacelineGroup(Request.of_torch(options, backend_options))

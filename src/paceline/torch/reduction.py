@@ -83,6 +83,23 @@ def _op_code(op: Any) -> int:
         return -1
 
 
+def dense_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its memory can be worked on as it is, or a copy of its values."""
+    if tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise ValueError(
+            "all_reduce of a tensor in which several elements have one place in memory: clone it first"
+        )
+    return tensor.resolve_neg().contiguous()
+
+
+def copy_back(tensor: torch.Tensor, dense: torch.Tensor) -> None:
+    """Bring the result from a copy to where it belongs."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(dense)
+
+
 def flat_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """The tensor's memory as a flat array; 16-bit floats as bit patterns."""
     flat = tensor.detach().view(-1)

@@ -6,7 +6,8 @@ python -m paceline.torch.warm
 import numpy as np
 
 from paceline.live import hostmem
-from paceline.torch import bulk, takeover_ledgers
+from paceline.torch import bulk
+from paceline.torch.takeover import keeper
 
 
 def warm_up() -> None:
@@ -17,7 +18,7 @@ def warm_up() -> None:
     group.reduce_to_first(values, "float32", total)
     group.give(total, "float32", values)
     group.close()
-    takeover_ledgers.warm_up()
+    keeper.warm_up()
     bulk.warm_up()
 
 

@@ -1,0 +1,91 @@
+"""What the packet simulator says of a row of `benchmarks.sharing`: same jobs, links, memory, rules and constants.
+
+Programs are woken as measured on live hosts (`perf sched` on two busy cores: 20 us in the median, 0.2 ms in one of
+ten, several ms in one of a hundred), and cost what agent and switch need for a packet.
+"""
+
+import functools
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.units import parse_size_bytes
+from paceline.dataplane.memory import AGGREGATOR
+from paceline.dataplane.wire import HEADER_BYTES
+from paceline.live.sockets import elements_for
+from paceline.sim.scenario import Scenario
+from paceline.sim.simulate import simulate
+
+if TYPE_CHECKING:
+    from benchmarks.sharing_run import Setting
+
+_MTU = 1500
+_SEEDS = (1, 2, 3)
+_WINDOW_BYTES = 1 << 20
+
+
+def scenario_of(setting: "Setting") -> Scenario:
+    """The row as a scenario."""
+    elements = elements_for(_MTU)
+    slots = parse_size_bytes(setting.memory) // (4 * elements + AGGREGATOR.itemsize)
+    window = _WINDOW_BYTES // (4 * elements + HEADER_BYTES)
+    job: dict[str, Any] = {
+        "workers": 4,
+        "iterations": setting.steps,
+        "size": setting.gradient_bytes,
+        "layers": 1,
+        "ratio": setting.gradient_bytes * 8 / setting.rate_bps / setting.compute_s,
+        "jitter": 0.02,
+        "hosts": [0, 1, 2, 3],
+    }
+    document = {
+        "name": setting.name,
+        "policies": [setting.policy],
+        "horizon": f"{setting.timeout_s} s",
+        "network": {
+            "hosts": 4,
+            "rate": setting.rate_bps,
+            "delay": "20 us",
+            "queue": "1 MB",
+            "ecn": "100 MB",
+            "elements": elements,
+        },
+        "hosts": {"wake": "20 us", "packet": "3 us", "train": "64 kB"},
+        "switch": {"slots": slots, "stale": "100 ms"},
+        "transport": {
+            "queue_target": "20 ms",
+            "window": window,
+            "window_start": 64,
+            "rto_min": "100 ms",
+            "rto_max": "2 s",
+            "rto_start": "200 ms",
+            "reorder_chunks": 64,
+            "reorder_rtts": 2.0,
+            "resends_max": 1_000_000,
+            "increase": max(1.0, window / 64),
+        },
+        "custodians": {
+            "placement": "workers",
+            "patience": "5 ms",
+            "patience_max": "1 s",
+            "patience_rtts": 2.0,
+            "eager": True,
+        },
+        "faults": {"loss": setting.loss},
+        "job": [{**job, "name": f"job{number}"} for number in range(setting.jobs)],
+    }
+    return Scenario.model_validate(document)
+
+
+@functools.cache
+def simulated_step_s(setting: "Setting") -> float | None:
+    """Seconds a step, mean over jobs and seeds; nothing for what the simulator does not have."""
+    if setting.racks > 1 or setting.backend != "paceline":
+        return None
+    scenario = scenario_of(setting)
+    seconds = []
+    for seed in _SEEDS:
+        result = simulate(scenario, setting.policy, seed=seed)
+        if result.avg_jct_s is None:
+            return None
+        seconds.append(result.avg_jct_s / setting.steps)
+    return statistics.mean(seconds)

@@ -1,0 +1,285 @@
+"""Ranks that are done compute micro-batches of a slow one; the sum is exact synchronous SGD.
+
+    takeover = Takeover(model)
+    for step in range(steps):
+        takeover.run(my_micro_batches(step), accumulate)   # accumulate(indices): loss(indices).backward()
+        takeover.reduce()                                  # the mean over all micro-batches of all ranks, in .grad
+        optimizer.step()
+
+Every rank gives the micro-batches that are its own, as indices that any rank can load, and a function that
+computes one of them and leaves its gradient in `.grad`, as `backward` does. Who computes which one is settled
+while the iteration runs (`dataplane/help/takeover.py`); each counts exactly once. A micro-batch's gradient is kept
+apart until the keeper has said that it counts, so that one that came second can be thrown away.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.dataplane.help.shares import MICRO_BATCHES_MAX
+from paceline.torch.takeover.client import Client, TakeoverError
+from paceline.torch.takeover.report import Report
+from paceline.torch.takeover.server import KeeperServer
+
+Gradient = list[Tensor | None]
+
+
+class TakenOverError(Exception):
+    """Raised inside a micro-batch that somebody else has finished meanwhile; let it pass."""
+
+
+class Takeover:
+    """Made by all ranks of the group together; `model` is a module, bare or wrapped by DDP.
+
+    `lease_s`: a rank that is not heard of for so long loses its claims. `timeout_s`: the longest wait for a
+    micro-batch or for the end of an iteration. `keeper`: the rank of the group whose thread holds the ledgers. `help`:
+    without it every rank computes its own micro-batches, for comparison. `stop_early`: a micro-batch that somebody
+    else has finished is left at the next layer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        *,
+        help: bool = True,
+        keeper: int = 0,
+        lease_s: float = 10.0,
+        timeout_s: float = 600.0,
+        silence_s: float = 30.0,
+        stop_early: bool = True,
+    ) -> None:
+        self.model, self.group, self.help = model, group, help
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.last: Report | None = None
+        self.taken_over_total = 0
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._timeout_s = timeout_s
+        self._step = 0
+        self._computing: tuple[int, int, int] | None = None
+        self._hooks: list[Any] = []
+        self._keeper: KeeperServer | None = None
+        self._client: Client | None = None
+        if help:
+            self._client = self._meet(keeper, lease_s, silence_s)
+        if help and stop_early:
+            self._watch()
+
+    def run(self, micro_batches: Sequence[Any], accumulate: Callable[[Any], object]) -> Report:
+        """Compute this rank's micro-batches and what it takes over; its part of the sum is then in `.grad`.
+
+        `micro_batches`: 1 to 64 of them, each made of what JSON knows (or a tensor of indices). Begins like
+        `zero_grad()`. Ends when everybody's micro-batches are computed.
+        """
+        listed = [_as_plain(indices) for indices in micro_batches]
+        if not 1 <= len(listed) <= MICRO_BATCHES_MAX:
+            raise ValueError(
+                f"an iteration has 1 to {MICRO_BATCHES_MAX} micro-batches a rank, not {len(listed)}"
+            )
+        self._step += 1
+        self._set_gradient([None] * len(self._parameters))
+        with self._without_sync():
+            if self._client is None:
+                self.last = self._run_alone(listed, accumulate)
+            else:
+                try:
+                    self.last = self._run_together(self._client, listed, accumulate)
+                except BaseException:
+                    with contextlib.suppress(TakeoverError):
+                        self._client.tell("abandon", self._step)
+                    raise
+        self.taken_over_total += self.last.taken_over
+        return self.last
+
+    def _run_alone(self, listed: list[Any], accumulate: Callable[[Any], object]) -> Report:
+        began = time.monotonic()
+        for indices in listed:
+            accumulate(indices)
+        counts: list[Any] = [None] * self.ranks
+        dist.all_gather_object(counts, len(listed), group=self.group)
+        shares = [[owner] * count for owner, count in enumerate(counts)]
+        seconds = time.monotonic() - began
+        return Report(self._step, self.rank, shares, [], [], 0, [], seconds)
+
+    def _run_together(self, client: Client, listed: list[Any], accumulate: Callable[[Any], object]) -> Report:
+        total: Gradient = [None] * len(self._parameters)
+        kept: list[tuple[int, int]] = []
+        pending: tuple[Future[dict[str, Any]], tuple[int, int, int], Gradient] | None = None
+
+        def settle() -> None:
+            nonlocal pending
+            if pending is not None:
+                answer, claim, gradient = pending
+                if client.wait_for(answer, self._timeout_s)["kept"]:
+                    kept.append(claim[:2])
+                    _add(total, gradient)
+                pending = None
+
+        client.tell("begin", self._step, micro_batches=listed)
+        answer = client.wait_for(client.ask("claim", self._step, ahead=False), self._timeout_s)
+        while "frozen" not in answer:
+            claim: tuple[int, int, int] = tuple(answer["claim"])
+            client.hold(self._step, claim)
+            # The next claim is on its way while this one is computed, and so is the verdict on the one before.
+            ahead = client.ask("claim", self._step, ahead=True)
+            indices = listed[claim[1]] if claim[0] == self.rank else answer["indices"]
+            gradient, took_ns = self._compute(client, claim, indices, accumulate)
+            settle()
+            verdict = client.ask("finish", self._step, claim=claim, took_ns=took_ns)
+            client.release(claim)
+            pending = (verdict, claim, gradient)
+            answer = client.wait_for(ahead, self._timeout_s)
+            if "later" in answer:
+                ask = client.ask("claim", self._step, ahead=False)
+                settle()
+                answer = client.wait_for(ask, self._timeout_s)
+        report = Report(self._step, self.rank, **answer["frozen"])
+        if sorted(kept) != report.computed_by(self.rank):
+            raise TakeoverError("this rank's gradient is not what the ledgers say; it was taken for dead")
+        self._set_gradient(total)
+        return report
+
+    def _compute(
+        self, client: Client, claim: tuple[int, int, int], indices: Any, accumulate: Callable[[Any], object]
+    ) -> tuple[Gradient, int]:
+        """One micro-batch's gradient, apart from all others."""
+        self._computing = (self._step, claim[0], claim[2])
+        began = time.monotonic_ns()
+        with contextlib.suppress(TakenOverError):
+            accumulate(indices)
+        if self._parameters and self._parameters[0].is_cuda:
+            # The time of a micro-batch is that of its computation, not of its launch.
+            torch.cuda.synchronize(self._parameters[0].device)
+        self._computing = None
+        gradient: Gradient = [p.grad for p in self._parameters]
+        self._set_gradient([None] * len(gradient))
+        return gradient, time.monotonic_ns() - began
+
+    def reduce(self, group: dist.ProcessGroup | None = None, divide_by: float | None = None) -> None:
+        """Sum `.grad` over the ranks in one all-reduce, and divide: by default by the number of micro-batches.
+
+        A parameter that no micro-batch used keeps `.grad` None, as in one process.
+        """
+        if self.last is None:
+            raise RuntimeError("reduce() comes after run()")
+        scale = 1.0 / (self.last.total if divide_by is None else divide_by)
+        kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for parameter in self._parameters:
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        for (dtype, device), parameters in kinds.items():
+            _reduce_flat(parameters, dtype, device, scale, group or self.group)
+
+    def as_progress(self) -> dict[str, Any]:
+        """For a job's progress line, as `paceline run` keeps it and `paceline report` shows it."""
+        told: dict[str, Any] = {"taken_over_total": self.taken_over_total}
+        straggler = self.last.straggler() if self.last is not None else None
+        if straggler is not None:
+            told["straggler"], told["straggler_reason"] = straggler
+        return told
+
+    def close(self) -> None:
+        """Leave; the keeper ends with its rank."""
+        for hook in self._hooks:
+            hook.remove()
+        if self._client is not None:
+            self._client.close()
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _set_gradient(self, gradient: Gradient) -> None:
+        for parameter, value in zip(self._parameters, gradient, strict=True):
+            parameter.grad = value
+
+    @contextlib.contextmanager
+    def _without_sync(self) -> Iterator[None]:
+        if isinstance(self.model, DistributedDataParallel):
+            # Ranks run unlike numbers of forward passes: none may start a collective.
+            self.model.require_forward_param_sync = False
+            with self.model.no_sync():
+                yield
+        else:
+            yield
+
+    def _meet(self, keeper: int, lease_s: float, silence_s: float) -> Client:
+        """Start the keeper on its rank, and connect to it: its address and token come over the group."""
+        hosts: list[Any] = [None] * self.ranks
+        dist.all_gather_object(hosts, socket.gethostname(), group=self.group)
+        found: list[Any] = [None]
+        if self.rank == keeper:
+            one_host = len(set(hosts)) == 1
+            token = secrets.token_hex(16)
+            self._keeper = KeeperServer("127.0.0.1" if one_host else "", token, self.ranks, lease_s)
+            names = ["127.0.0.1"] if one_host else _own_names()
+            found = [([(name, self._keeper.port) for name in names], token)]
+        source = dist.get_global_rank(self.group, keeper) if self.group is not None else keeper
+        dist.broadcast_object_list(found, src=source, group=self.group)
+        addresses, token = found[0]
+        return Client(addresses, token, self.rank, lease_s, silence_s)
+
+    def _watch(self) -> None:
+        """Leave a micro-batch that is not wanted any more at the next layer, forward or backward."""
+
+        def check(*_: Any) -> None:
+            if self._computing is not None and self._client and self._computing in self._client.fenced:
+                raise TakenOverError("somebody else has finished this micro-batch")
+
+        for module in self.model.modules():
+            if not list(module.children()):
+                self._hooks.append(module.register_forward_pre_hook(check))
+        for parameter in self._parameters:
+            hooked: Any = parameter
+            self._hooks.append(hooked.register_post_accumulate_grad_hook(check))
+
+
+def _reduce_flat(
+    parameters: list[nn.Parameter], dtype: torch.dtype, device: torch.device, scale: float, group: Any
+) -> None:
+    """One all-reduce of all gradients, and of one flag a parameter: whether anybody has a gradient for it."""
+    sizes = [parameter.numel() for parameter in parameters]
+    flat = torch.zeros(sum(sizes) + len(parameters), dtype=dtype, device=device)
+    flags = flat[sum(sizes) :]
+    parts = torch.split(flat[: sum(sizes)], sizes)
+    for i, (parameter, part) in enumerate(zip(parameters, parts, strict=True)):
+        if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                raise TakeoverError("sparse gradients are not supported; use sparse=False")
+            part.copy_(parameter.grad.reshape(-1))
+            flags[i] = 1
+    dist.all_reduce(flat, group=group)
+    flat[: sum(sizes)].mul_(scale)
+    for parameter, part, flag in zip(parameters, parts, flags.tolist(), strict=True):
+        parameter.grad = part.view_as(parameter) if flag else None
+
+
+def _add(total: Gradient, gradient: Gradient) -> None:
+    for i, value in enumerate(gradient):
+        if value is None:
+            continue
+        existing = total[i]
+        if existing is None:
+            total[i] = value
+        else:
+            existing.add_(value)
+
+
+def _as_plain(indices: Any) -> Any:
+    return indices.tolist() if hasattr(indices, "tolist") else indices
+
+
+def _own_names() -> list[str]:
+    """Names under which other hosts may reach this one, the likeliest first."""
+    names = [socket.getfqdn(), socket.gethostname()]
+    master = os.environ.get("MASTER_ADDR")
+    if os.environ.get("RANK") == "0" and master:
+        names.insert(0, master)
+    return list(dict.fromkeys(names))

@@ -1,0 +1,247 @@
+"""What the keeper makes of the ranks' messages: claims on the ledgers of one iteration after the other. No I/O.
+
+The driver of `dataplane/help/takeover.py` in PyTorch: every rank's ledger is open to all from the start, and a rank
+is sent from one to the next by progress alone. A request has an `id`, and so has its answer. A claim is answered when
+there is something for the rank, or when the iteration is frozen; a claim `ahead` is answered at once. A rank whose
+claim became worthless is told so unasked. Messages and the time go in, messages come out: `server.py` carries them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from paceline.dataplane.help.ledger import Claim, Ledgers
+from paceline.dataplane.help.takeover import Fenced, Grant, Paces, TakeoverPolicy, Wait
+
+REASONS_MAX = 1000
+
+
+class Outgoing(NamedTuple):
+    """A message for a rank."""
+
+    rank: int
+    message: dict[str, Any]
+
+
+@dataclass
+class _Peer:
+    asks: tuple[int, int] | None = None
+    """The step and the id of the claim that waits for an answer."""
+    in_step: bool = False
+    """It has begun an iteration and does not know yet how that ended."""
+
+
+class Iteration:
+    """Begun by every rank; claims and finishes in any order; then one freeze for all."""
+
+    def __init__(self, ranks: int, lease_ns: int, paces: Paces, now_ns: int) -> None:
+        self.ranks, self.began_ns = ranks, now_ns
+        self.ledgers = Ledgers(lease_ns)
+        self.policy = TakeoverPolicy(self.ledgers, paces)
+        self.indices: dict[int, list[Any]] = {}
+        self.reasons: list[dict[str, Any]] = []
+        self.thrown_away = 0
+        self.is_frozen = False
+        self.result: dict[str, Any] | None = None
+        self._holders: dict[tuple[int, int], tuple[int, int]] = {}
+        """Rank and micro-batch of every claim (owner, number) that was given and not finished."""
+        self._ahead: dict[int, Claim] = {}
+        self._waits: set[int] = set()
+
+    def begin(self, rank: int, micro_batches: list[Any], now_ns: int) -> None:
+        """The rank's micro-batches may be claimed from now on."""
+        self.indices[rank] = micro_batches
+        self.ledgers.create(rank, len(micro_batches), now_ns)
+
+    def claim(self, rank: int, now_ns: int, ahead: bool = False) -> Grant | None:
+        """The micro-batch that this rank computes next, or None; `ahead`: it is still at work on another one."""
+        ready_ns = now_ns + round(self.policy.paces.of(rank)) if ahead else None
+        # Everybody asks until the iteration is over.
+        coming = dict.fromkeys(self.ledgers.open.keys() - self.ledgers.gone - {rank}, 0.0)
+        got = self.policy.claim(rank, now_ns, ready_ns=ready_ns, coming=coming, may_race=not ahead)
+        if isinstance(got, Wait):
+            if got.reason and not ahead and rank not in self._waits:
+                self._waits.add(rank)
+                self._note(rank, rank, None, got.reason)
+            return None
+        self._holders[got.owner, got.number] = rank, got.m
+        self._waits.discard(rank)
+        if ahead:
+            self._ahead[rank] = got.claim
+        if got.reason:
+            self._note(rank, got.owner, got.m, got.reason)
+        return got
+
+    def finish(self, rank: int, claim: Claim, took_ns: int, now_ns: int) -> tuple[bool, list[Fenced]]:
+        """Whether the gradient counts, and the claims that this makes worthless."""
+        owner, m, number = claim
+        if self._holders.pop((owner, number), None) != (rank, m):
+            return False, []
+        counts, fenced = self.policy.finish(rank, claim, took_ns)
+        if not counts:
+            self.thrown_away += 1
+        if following := self._ahead.pop(rank, None):
+            self.policy.start(following, now_ns)
+        return counts, fenced
+
+    def renew(self, claim: Claim, now_ns: int) -> None:
+        owner, m, number = claim
+        if self._holders.get((owner, number), (-1, -1))[1] == m:
+            self.ledgers.renew(claim, now_ns)
+
+    def leave(self, rank: int) -> None:
+        """A rank is gone: what it held or had computed is for the others."""
+        if self.is_frozen or rank in self.ledgers.gone:
+            return
+        freed = self.ledgers.leave(rank)
+        self._note(rank, rank, None, f"worker {rank} is gone; {freed} micro-batches came back from it")
+
+    def freeze(self) -> bool:
+        """Fix who contributes what, once every rank's micro-batches are computed."""
+        if not self.is_frozen:
+            self.is_frozen = len(self.ledgers.open) == self.ranks and self.ledgers.freeze()
+        return self.is_frozen
+
+    def shares(self) -> list[list[int]]:
+        """After the freeze: `shares[owner][m]` is the rank whose gradient of it counts."""
+        assert self.is_frozen
+        return [self.ledgers.workers_of(owner) for owner in sorted(self.ledgers.open)]
+
+    def _note(self, rank: int, owner: int, m: int | None, reason: str) -> None:
+        if len(self.reasons) < REASONS_MAX:
+            self.reasons.append({"rank": rank, "owner": owner, "micro_batch": m, "reason": reason})
+
+
+@dataclass
+class Keeper:
+    """All iterations of a group of `ranks`."""
+
+    ranks: int
+    lease_ns: int
+    paces: Paces = field(default_factory=Paces)
+    _peers: dict[int, _Peer] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)
+    _iterations: dict[int, Iteration] = field(default_factory=dict)
+
+    def join(self, rank: int) -> bool:
+        """A rank has come; False if it is there already."""
+        if rank in self._peers:
+            return False
+        self._peers[rank] = _Peer()
+        return True
+
+    def lose(self, rank: int, now_ns: int) -> list[Outgoing]:
+        """A rank is gone: its claims come back."""
+        del self._peers[rank]
+        self._gone.add(rank)
+        for iteration in self._iterations.values():
+            iteration.leave(rank)
+        return self.answer_waiting(now_ns)
+
+    def owes_an_answer(self) -> bool:
+        """Is there a rank that does not know yet how its iteration ended?"""
+        return any(peer.in_step for peer in self._peers.values())
+
+    def handle(self, rank: int, message: dict[str, Any], now_ns: int) -> list[Outgoing]:
+        """One message of a rank, and whatever can be answered after it."""
+        number, kind = int(message["step"]), message["kind"]
+        out: list[Outgoing] = []
+        if kind == "begin":
+            self._peers[rank].in_step = True
+            self._iteration(number, now_ns).begin(rank, message["micro_batches"], now_ns)
+        elif number in self._iterations:
+            # Otherwise of an iteration that is over for everybody.
+            out = self._handle_in(self._iterations[number], rank, message, now_ns)
+        return out + self.answer_waiting(now_ns)
+
+    def _handle_in(
+        self, iteration: Iteration, rank: int, message: dict[str, Any], now_ns: int
+    ) -> list[Outgoing]:
+        number, kind, peer = int(message["step"]), message["kind"], self._peers[rank]
+        out: list[Outgoing] = []
+        if kind == "claim" and message["ahead"]:
+            grant = None if iteration.is_frozen else iteration.claim(rank, now_ns, ahead=True)
+            out.append(Outgoing(rank, {"id": message["id"], **_as_message(iteration, rank, grant)}))
+        elif kind == "claim":
+            peer.asks = (number, int(message["id"]))
+        elif kind == "finish":
+            claim = _as_claim(message["claim"])
+            kept, fenced = iteration.finish(rank, claim, message["took_ns"], now_ns)
+            out.append(Outgoing(rank, {"id": message["id"], "kept": kept}))
+            for loser, lost in fenced:
+                if loser in self._peers:
+                    out.append(Outgoing(loser, {"kind": "fenced", "claim": [number, claim[0], lost]}))
+        elif kind == "renew":
+            for claim in message["claims"]:
+                iteration.renew(_as_claim(claim), now_ns)
+        elif kind == "abandon":
+            peer.in_step = False
+            iteration.leave(rank)
+        return out
+
+    def answer_waiting(self, now_ns: int) -> list[Outgoing]:
+        """Give the waiting ranks what there is for them, the quickest first; freeze when all is computed."""
+        out = []
+        waiting = [(peer.asks[0], rank) for rank, peer in self._peers.items() if peer.asks]
+        for number, rank in sorted(waiting, key=lambda item: self.paces.of(item[1])):
+            iteration, peer = self._iterations[number], self._peers[rank]
+            lost = sorted(self._gone.difference(iteration.ledgers.open))
+            if lost:
+                text = f"rank {lost[0]} is gone, and had not given its micro-batches of this iteration"
+                message: dict[str, Any] = {"error": text}
+            elif iteration.freeze():
+                message = {"frozen": self._result(iteration, now_ns)}
+            elif grant := iteration.claim(rank, now_ns):
+                message = _as_message(iteration, rank, grant)
+            else:
+                continue
+            assert peer.asks is not None
+            out.append(Outgoing(rank, {"id": peer.asks[1], **message}))
+            peer.asks, peer.in_step = None, "claim" in message
+        return out
+
+    def _iteration(self, number: int, now_ns: int) -> Iteration:
+        if number not in self._iterations:
+            self._iterations[number] = Iteration(self.ranks, self.lease_ns, self.paces, now_ns)
+            # The one before is kept for a rank that asks late.
+            self._iterations.pop(number - 2, None)
+        return self._iterations[number]
+
+    def _result(self, iteration: Iteration, now_ns: int) -> dict[str, Any]:
+        if iteration.result is None:
+            iteration.result = {
+                "shares": iteration.shares(),
+                "reasons": iteration.reasons,
+                "gone": sorted(iteration.ledgers.gone),
+                "thrown_away": iteration.thrown_away,
+                "paces_s": [self.paces.of(rank) / 1e9 for rank in range(self.ranks)],
+                "seconds": (now_ns - iteration.began_ns) / 1e9,
+            }
+        return iteration.result
+
+
+def _as_claim(numbers: list[int]) -> Claim:
+    owner, m, number = numbers
+    return int(owner), int(m), int(number)
+
+
+def _as_message(iteration: Iteration, rank: int, grant: Grant | None) -> dict[str, Any]:
+    """A claim that was given; whoever is not the owner is told which samples it is about."""
+    if grant is None:
+        return {"later": True}
+    indices = None if grant.owner == rank else iteration.indices[grant.owner][grant.m]
+    return {"claim": list(grant.claim), "indices": indices, "reason": grant.reason}
+
+
+def warm_up() -> None:
+    """Compile (or load) the ledger's functions before anybody waits for them."""
+    iteration = Iteration(2, 1, Paces(), 0)
+    iteration.begin(0, [0], 0)
+    iteration.begin(1, [0], 0)
+    for _ in range(2):
+        grant = iteration.claim(0, 0)
+        assert grant is not None
+        iteration.renew(grant.claim, 0)
+        iteration.policy.start(grant.claim, 0)
+        iteration.finish(0, grant.claim, 1, 0)
+    iteration.freeze()
+    iteration.ledgers.leave(1)
