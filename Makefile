@@ -39,6 +39,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests benchmarks
 
 docs: $(STAMP)
+	$(BIN)/python -m paceline.describe docs/api.md
 	$(BIN)/python -m paceline.dataplane.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
 	$(BIN)/python -m paceline.live.describe docs/switch.md

@@ -11,6 +11,7 @@ from paceline.dataplane import custodian, memory, sender, switch
 from paceline.dataplane import describe as protocol
 from paceline.dataplane.help import detect, ledger
 from paceline.dataplane.memory import POLICIES
+from paceline.generated import rewritten
 from tests.dataplane.star import Faults, Job, Star
 from tests.dataplane.test_roles import ack, leader, state_of
 from tests.docs.pages import ROOT
@@ -22,7 +23,7 @@ Change = tuple[str, str]
 
 def test_page_is_as_generated() -> None:
     page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
-    assert protocol.rewritten(page, protocol.sections()) == page, "run `make docs`"
+    assert rewritten(page, protocol.sections()) == page, "run `make docs`"
 
 
 def test_page_shows_every_part() -> None:
@@ -33,7 +34,7 @@ def test_page_shows_every_part() -> None:
 
 def test_marker_without_a_part_is_told() -> None:
     with pytest.raises(KeyError, match="nonsense"):
-        protocol.rewritten("<!-- generated: nonsense -->\n<!-- end of generated -->", {})
+        rewritten("<!-- generated: nonsense -->\n<!-- end of generated -->", {})
 
 
 class Watch:

@@ -5,7 +5,7 @@ from typing import get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from paceline.dataplane.describe import rewritten
+from paceline.generated import rewritten
 from paceline.sim import describe
 from paceline.sim.scenario import PolicySettings, Scenario
 from tests.docs.pages import ROOT

@@ -4,7 +4,7 @@ import inspect
 import re
 
 from paceline.commands.switch import switch
-from paceline.dataplane.describe import rewritten
+from paceline.generated import rewritten
 from paceline.live import control
 from paceline.live.describe import sections
 from tests.docs.pages import ROOT

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import app
-from paceline.commands.report import read_run
 from paceline.errors import UserError
+from paceline.launch.store import read_run
 from paceline.report import run_figures
 from paceline.report.perfetto import FIRST_SERVER, SWITCH, trace_events
 from paceline.report.run_compare import summary

@@ -89,7 +89,7 @@ def test_gpu_runs_stop_at_server_borders() -> None:
 
 
 def test_json_is_complete(tmp_path: Path) -> None:
-    entry = json.loads(json.dumps(output.as_json(two_spread())))
+    entry = json.loads(json.dumps(two_spread().to_dict()))
     assert entry["makespan"] == 27.5
     assert entry["placements"][0] == {
         "job": "one", "start": 0.0, "end": 27.5, "servers": {"a": 1, "b": 1}, "gpus": [0, 2],

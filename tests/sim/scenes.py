@@ -21,7 +21,7 @@ def job(**keys: Any) -> dict[str, Any]:
 
 def facts(result: RunResult) -> dict[str, Any]:
     """Everything a run says, but for how long it took on this machine."""
-    data = result.to_json(with_occupancy=True)
+    data = result.to_dict(with_occupancy=True)
     del data["wall_s"]
     return data
 

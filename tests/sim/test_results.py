@@ -39,7 +39,7 @@ def test_averages_and_makespan_follow_from_the_jobs(result: RunResult) -> None:
 
 
 def test_json_is_plain_and_has_what_scripts_read(result: RunResult) -> None:
-    data: dict[str, Any] = json.loads(json.dumps(result.to_json()))
+    data: dict[str, Any] = json.loads(json.dumps(result.to_dict()))
     keys = {
         "avg_jct_s",
         "makespan_s",
@@ -57,7 +57,7 @@ def test_json_is_plain_and_has_what_scripts_read(result: RunResult) -> None:
     assert counted <= data["switch"].keys()
     assert data["exact"] is True
     assert "occupancy" not in data
-    assert "occupancy" in result.to_json(with_occupancy=True)
+    assert "occupancy" in result.to_dict(with_occupancy=True)
 
 
 def test_every_result_was_checked(result: RunResult) -> None:

@@ -81,7 +81,7 @@ def plan(
         changed = _run(changed_source, listed, names, objective, seed, budget, f" if {change}")
         for before, after in zip(schedules, changed, strict=True):
             rows.append(output.what_if_row(change, before, after))
-            entry = output.as_json(after)
+            entry = after.to_dict()
             changed_json.append({"change": change, **{k: v for k, v in entry.items() if k != "placements"}})
     explained = explain_job(best, explain, objective) if explain else []
     if json_file:
@@ -89,7 +89,7 @@ def plan(
             "objective": objective,
             "instance": output.instance_json(schedules),
             "remarks": remarks,
-            "policies": [output.as_json(schedule) for schedule in schedules],
+            "policies": [schedule.to_dict() for schedule in schedules],
             "what_if": changed_json,
             "explanation": explained,
         }

@@ -1,12 +1,9 @@
 """`paceline report`: a run's folder as one page, a trace, or two runs side by side."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from paceline.report.run_read import RunData
 
 
 def report(
@@ -36,6 +33,7 @@ def report(
     import json
 
     from paceline.errors import UserError
+    from paceline.launch.store import read_run
     from paceline.report import perfetto as perfetto_trace
     from paceline.report import run_compare, run_page
 
@@ -62,11 +60,3 @@ def report(
     typer.echo(f"page: {page}")
     if perfetto is not None:
         typer.echo(f"trace: {perfetto}")
-
-
-def read_run(folder: Path) -> "RunData":
-    """The run in a folder; a folder without one is the user's mistake."""
-    from paceline.launch.store import read_tables
-    from paceline.report.run_read import run_of
-
-    return run_of(folder, *read_tables(folder))

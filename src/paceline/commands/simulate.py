@@ -204,7 +204,7 @@ def _write_json(where: str, scenario: "Scenario", results: "list[RunResult]") ->
     document = {
         "scenario": scenario.name,
         "seed": scenario.seed,
-        "policies": {result.policy: result.to_json() for result in results},
+        "policies": {result.policy: result.to_dict() for result in results},
     }
     text = json.dumps(document, indent=1)
     if where == "-":

@@ -7,15 +7,14 @@ a field means, which changes of state there are) is said here, next to the check
 tests hold the changes of state to those seen in running networks.
 """
 
-import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paceline.dataplane import custodian, memory, sender, sender_state, switch, wire
 from paceline.dataplane.help import detect, ledger
+from paceline.generated import main, table
 
 FIELD_MEANINGS = {
     "magic": f"`{wire.MAGIC:#06x}`",
@@ -219,12 +218,6 @@ ROLE_CHANGES = (
 )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = [list(head), ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _layout() -> str:
     assert set(FIELD_MEANINGS) == set(wire.FIELD_NAMES)
     rows = []
@@ -288,22 +281,6 @@ def sections() -> dict[str, str]:
         "roles": _changes(detect.ROLE_NAMES, ROLE_CHANGES, detect.WORKER),
         "policies": ", ".join(f"`{name}` ({code})" for name, code in memory.POLICIES.items()) + ".",
     }
-
-
-def rewritten(page: str, parts: Mapping[str, str]) -> str:
-    """The page with every generated part renewed; a marker without a part is a `KeyError`."""
-    marked = re.compile(r"(<!-- generated: ([^\n]*?) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
-    return marked.sub(lambda match: f"{match[1]}\n{parts[match[2]]}\n\n{match[3]}", page)
-
-
-def main(pages: Sequence[str], parts: Mapping[str, str]) -> None:
-    """Rewrite each page, or print all parts if there is none."""
-    for name in pages:
-        path = Path(name)
-        path.write_text(rewritten(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
-    if not pages:
-        for name, text in parts.items():
-            print(f"## {name}\n\n{text}\n")
 
 
 if __name__ == "__main__":

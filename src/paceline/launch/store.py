@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.launch import schema
+from paceline.report.run_read import RunData, run_of
 
 FILE = "run.sqlite"
 Row = dict[str, Any]
@@ -209,6 +210,11 @@ def read_tables(folder: Path) -> tuple[Row, dict[str, list[Row]]]:
         raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
     finally:
         store.close()
+
+
+def read_run(folder: Path) -> RunData:
+    """The run in a folder; a folder without one is the user's mistake."""
+    return run_of(folder, *read_tables(folder))
 
 
 def _plain(value: object) -> object:

@@ -5,8 +5,9 @@ python -m paceline.live.describe docs/switch.md
 
 import sys
 
-from paceline.dataplane.describe import ERROR_RULES, SWITCH_COUNTER_MEANINGS, main, table
+from paceline.dataplane.describe import ERROR_RULES, SWITCH_COUNTER_MEANINGS
 from paceline.dataplane.switch import COUNTER_NAMES
+from paceline.generated import main, table
 from paceline.live.metrics import METRICS
 from paceline.live.shard_state import DROP_REASONS, OWN_DROPS
 

@@ -6,10 +6,14 @@ into seconds since the run began.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from paceline.config.units import format_seconds
+from paceline.errors import UserError
+from paceline.frames import dataframe
 
 LAG = "paceline_arrival_lag_seconds"
 SLOTS = "paceline_slots"
@@ -64,19 +68,49 @@ class RunData:
     """All tables of a run, as rows."""
 
     folder: Path
+    """Where the run is."""
     meta: Row
+    """How it was started, its state, when it began and ended."""
     servers: list[Row]
+    """Name, slots, rack and state of each."""
     jobs: list[Row]
+    """What was asked for and what became of it."""
     attempts: list[Row]
+    """Each try of a job."""
     placements: list[Row]
+    """Which slots an attempt held, and when."""
     plans: list[Row]
+    """Each time that something was planned, and what was decided."""
     events: list[Row]
+    """What happened, and why."""
     samples: list[Row]
+    """What jobs told of themselves."""
     switch_samples: list[Row]
+    """What the switch told of each job."""
 
     @property
     def name(self) -> str:
+        """The folder's."""
         return self.folder.resolve().name
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run's figures, and every table as a list of rows."""
+        tables = {table: getattr(self, table) for table in TABLES}
+        figures = {"avg_jct_s": self.avg_jct_s, "makespan_s": self.makespan_s, "end_s": self.end_s}
+        return {"name": self.name, "meta": self.meta, **figures, **tables}
+
+    def to_dataframe(self, table: str = "jobs") -> Any:
+        """One row a row of a table; those of `jobs` also have their completion time. Needs pandas."""
+        if table not in TABLES:
+            raise UserError(f"there is no table {table!r}; known: {', '.join(TABLES)}", place="table")
+        rows: list[Row] = getattr(self, table)
+        return dataframe({**row, "jct_s": self.jct_s(row)} if table == "jobs" else row for row in rows)
+
+    def __repr__(self) -> str:
+        """One line: the run's name, its state, and how many jobs are done."""
+        done = sum(job["state"] == "done" for job in self.jobs)
+        state = self.meta.get("state", "going on")
+        return f"<RunData {self.name}: {state}, {done} of {len(self.jobs)} jobs done in {format_seconds(self.end_s)}>"
 
     def at(self, when: float) -> float:
         """Seconds since the run began."""
@@ -101,6 +135,7 @@ class RunData:
 
     @cached_property
     def avg_jct_s(self) -> float | None:
+        """Mean completion time of the jobs that are done."""
         times = [time for job in self.jobs if (time := self.jct_s(job)) is not None]
         return sum(times) / len(times) if times else None
 
@@ -113,6 +148,7 @@ class RunData:
 
     @cached_property
     def slots(self) -> int:
+        """Of all servers together."""
         return sum(int(server["slots"]) for server in self.servers)
 
     @cached_property
@@ -233,6 +269,9 @@ def _straggler_of(row: Row) -> tuple[str, str]:
         return "", ""
     shown = f"rank {who}" if isinstance(who, int) else str(who)
     return shown, str(row["figures"].get("straggler_reason", ""))
+
+
+TABLES = tuple(field.name for field in fields(RunData) if field.name not in ("folder", "meta"))
 
 
 def run_of(folder: Path, meta: Row, tables: Mapping[str, list[Row]]) -> RunData:

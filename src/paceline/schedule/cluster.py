@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from paceline.config.toml import Section
 from paceline.config.units import Rate, Seconds, Size
+from paceline.errors import UserError
 
 
 class ServerGroup(Section):
@@ -104,12 +105,27 @@ class Cluster:
     """The servers in their order, and the network between them."""
 
     servers: tuple[Server, ...]
+    """Name, GPUs and rack of each."""
     intra_bps: float = 2.4e12
+    """Bandwidth inside a server, in bit/s."""
     inter_bps: float = 25e9
+    """Bandwidth of a server's link, in bit/s."""
     switch: SwitchMemory | None = None
+    """Memory of the rack switches, for jobs that sum there."""
+
+    @classmethod
+    def uniform(cls, servers: int, gpus: int, *, racks: int = 1, inter_bps: float = 25e9) -> "Cluster":
+        """So many equal servers, dealt out over racks in blocks."""
+        if servers < 1 or gpus < 1 or not 1 <= racks <= servers:
+            raise UserError(
+                f"{servers} servers with {gpus} GPUs in {racks} racks are no cluster", place="cluster"
+            )
+        made = (Server(f"s{i}", gpus, f"rack{i * racks // servers}") for i in range(servers))
+        return cls(tuple(made), inter_bps=inter_bps)
 
     @cached_property
     def gpus_total(self) -> int:
+        """GPUs of all servers together."""
         return sum(server.gpus for server in self.servers)
 
     @cached_property

@@ -26,18 +26,25 @@ class Job:
     """One training job: G_j GPUs for F_j iterations, gradient m_j, batch M_j, forward and backward time."""
 
     name: str
+    """One job a name."""
     gpus: int
+    """How many it runs on (G_j), all at the same time."""
     iterations: float
+    """How many it does (F_j)."""
     gradient_bytes: int = 0
+    """What each iteration exchanges (m_j)."""
     batch: int = 1
+    """Samples an iteration and GPU (M_j)."""
     forward_s: float = 0.0
     """Forward time a sample (Df_j)."""
     backward_s: float = 0.0
     """Backward time an iteration (Db_j)."""
     arrival_s: float = 0.0
+    """When it comes; nobody plans for it before."""
     priority: float = 1.0
     """Higher goes first where a policy has an order, and weighs more in the mean completion time."""
     exchange: Exchange = "ring"
+    """Ring all-reduce, or sums in the switches."""
 
     @property
     def compute_s(self) -> float:

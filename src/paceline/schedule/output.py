@@ -1,4 +1,4 @@
-"""What `plan` shows: rows of figures, JSON for scripts, and the HTML page."""
+"""What `plan` shows: rows of figures, what holds for all policies, and the HTML page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.config.units import format_seconds
 from paceline.schedule import bounds, gantt
-from paceline.schedule.plans import Objective, Placement, Schedule
+from paceline.schedule.plans import Objective, Schedule
 
 COLUMNS = ("policy", "makespan", "average JCT", "p95 JCT", "GPUs busy", "gap to bound", "time to plan")
 
@@ -34,44 +34,6 @@ def best_of(schedules: Sequence[Schedule], objective: Objective) -> Schedule:
         return figures if objective == "makespan" else figures[::-1]
 
     return min(schedules, key=key)
-
-
-def as_json(schedule: Schedule) -> dict[str, Any]:
-    """A schedule with every placement, for scripts; times in seconds."""
-    return {
-        "policy": schedule.policy,
-        "makespan": schedule.makespan_s,
-        "avg_jct": schedule.avg_jct_s,
-        "p95_jct": schedule.p95_jct_s,
-        "utilisation": schedule.utilisation,
-        "lower_bound": schedule.lower_bound_s,
-        "gap": schedule.gap,
-        "plan_s": schedule.plan_s,
-        "settings": {key: _plain(value) for key, value in schedule.settings.items()},
-        "placements": [_placement(schedule, placement) for placement in schedule.placements],
-    }
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _placement(schedule: Schedule, placement: Placement) -> dict[str, Any]:
-    cluster = schedule.problem.cluster
-    entry: dict[str, Any] = {
-        "job": placement.job,
-        "start": placement.start_s,
-        "end": placement.end_s,
-        "servers": cluster.by_server(placement.gpus),
-        "gpus": list(placement.gpus),
-        "reason": placement.reason,
-    }
-    if len(placement.segments) > 1:
-        entry["segments"] = [
-            {"start": segment.start_s, "end": segment.end_s, "gpus": list(segment.gpus)}
-            for segment in placement.segments
-        ]
-    return entry
 
 
 def instance_json(schedules: Sequence[Schedule]) -> dict[str, Any]:

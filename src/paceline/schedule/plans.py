@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from paceline.config.units import format_seconds
+from paceline.frames import dataframe
 from paceline.schedule.contention import Floats, Ints, Problem
 
 Objective = Literal["makespan", "jct"]
@@ -68,16 +70,23 @@ class Schedule:
     """A judged plan: placements in the order of the jobs, and the figures of comparison."""
 
     problem: Problem
+    """Cluster, jobs and model."""
     policy: str
+    """Who decided."""
     placements: tuple[Placement, ...]
+    """Where, when and why, in the order of the jobs."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy chose or was given."""
     lower_bound_s: float = 0.0
+    """No schedule of these jobs has a shorter makespan."""
     bound_by: str = ""
     """The argument that gives the lower bound."""
     plan_s: float = 0.0
+    """How long planning took."""
 
     @cached_property
     def end_s(self) -> Floats:
+        """When each job ends."""
         return np.array([placement.end_s for placement in self.placements])
 
     @cached_property
@@ -92,14 +101,17 @@ class Schedule:
 
     @property
     def makespan_s(self) -> float:
+        """When the last job ends."""
         return float(self.end_s.max())
 
     @property
     def avg_jct_s(self) -> float:
+        """Mean completion time."""
         return float(self.jct_s.mean())
 
     @property
     def p95_jct_s(self) -> float:
+        """Completion time that 95 % of the jobs do not exceed."""
         return float(np.percentile(self.jct_s, 95))
 
     @property
@@ -118,6 +130,55 @@ class Schedule:
         above = self.makespan_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else float("nan")
         # Rounding of the last bit is no gap; a bound that is really beaten stays visible.
         return 0.0 if abs(above) < 1e-9 else above
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures and every placement, for scripts; times in seconds."""
+        return {
+            "policy": self.policy,
+            "makespan": self.makespan_s,
+            "avg_jct": self.avg_jct_s,
+            "p95_jct": self.p95_jct_s,
+            "utilisation": self.utilisation,
+            "lower_bound": self.lower_bound_s,
+            "gap": self.gap,
+            "plan_s": self.plan_s,
+            "settings": {
+                key: value.item() if isinstance(value, np.generic) else value
+                for key, value in self.settings.items()
+            },
+            "placements": [self._row(placement) for placement in self.placements],
+        }
+
+    def _row(self, placement: Placement) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "job": placement.job,
+            "start": placement.start_s,
+            "end": placement.end_s,
+            "servers": self.problem.cluster.by_server(placement.gpus),
+            "gpus": list(placement.gpus),
+            "reason": placement.reason,
+        }
+        if len(placement.segments) > 1:
+            row["segments"] = [
+                {"start": segment.start_s, "end": segment.end_s, "gpus": list(segment.gpus)}
+                for segment in placement.segments
+            ]
+        return row
+
+    def to_dataframe(self) -> Any:
+        """One row a job: where and when it runs, how long it takes, and why there; needs pandas."""
+        return dataframe(
+            {"policy": self.policy, **self._row(placement), "jct": float(jct)}
+            for placement, jct in zip(self.placements, self.jct_s, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        """One line: the figures by which schedules are compared."""
+        return (
+            f"<Schedule {self.policy}: {len(self.placements)} jobs on {self.problem.cluster.gpus_total} GPUs,"
+            f" makespan {format_seconds(self.makespan_s)}, average JCT {format_seconds(self.avg_jct_s)},"
+            f" {self.gap:.1%} above the bound>"
+        )
 
 
 def score(problem: Problem, end: Floats, objective: Objective) -> float:

@@ -27,7 +27,7 @@ from paceline.config.units import (
     parse_size_bytes,
     parse_time_ns,
 )
-from paceline.dataplane.describe import main, table
+from paceline.generated import main, table
 from paceline.sim import faults, scenario
 
 UNITS: dict[Any, str] = {parse_rate_bps: "rate", parse_size_bytes: "size", parse_time_ns: "time"}

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.config.units import format_seconds
 from paceline.dataplane import custodian as custody
 from paceline.dataplane.switch import COUNTER_NAMES
+from paceline.frames import dataframe
 from paceline.sim import world as w
 from paceline.sim.build import Setup
 from paceline.sim.help.coordinator import Coordinators, Decision
@@ -17,18 +19,27 @@ class JobResult:
     """One job: completion time since its arrival, and why it failed if it did."""
 
     name: str
+    """Its own, or the model's with a number."""
     model: str
+    """The model profile."""
     workers: int
+    """How many it has."""
     arrival_s: float
+    """When it came."""
     jct_s: float | None
+    """Completion time, from arrival to end; None if it did not end."""
     iterations: int
+    """How many it was to do."""
     mean_iteration_s: float | None
+    """Of those it did; None if it did not end."""
     blocked_share: float | None
     """Share of its life in which workers waited for results."""
     failed: str | None = None
+    """Why it failed, if it did."""
     waited_s: float = 0.0
     """From its arrival to its start, while jobs that come before it ran."""
     straggler: str = "off"
+    """Which help its stragglers got."""
     left_out: int = 0
     """Contributions that the sums are without: more than none makes them inexact."""
     claims: dict[str, int] = field(default_factory=dict)
@@ -51,32 +62,63 @@ class RunResult:
     """One scenario under one policy."""
 
     policy: str
+    """The policy it ran under."""
     seed: int
+    """Of everything that is drawn at random."""
     avg_jct_s: float | None
+    """Mean completion time of the jobs; None unless all are done."""
     makespan_s: float | None
+    """From the first arrival to the last end; None unless all are done."""
     jobs: list[JobResult]
+    """One for each job, copies counted singly."""
     switch: dict[str, float]
+    """Counters of all switches together, and how full their memory was."""
     transport: dict[str, int]
+    """Packets sent, resent, lost, marked; timeouts, queries."""
     traffic_bytes: int
+    """Over all links together."""
     traffic_by_link_bytes: dict[str, int]
+    """The same, by kind of link."""
     events: int
+    """Events that the engine went through."""
     packets: int
+    """Packets that switches forwarded."""
     wall_s: float
+    """Real time that the run took: the one figure that differs from run to run."""
     exact: bool | None
+    """Whether every sum was the true one; None if nobody checked."""
     checked: int
+    """Results that were compared with the true sum."""
     wrong: int
+    """Those of them that differed."""
     failed: str | None
+    """Which jobs failed and why; None if none did."""
     settings: dict[str, Any]
+    """Transport, custodians, switch and help as they were for this policy."""
     decisions: list[Decision]
     """What the coordinators decided about stragglers, when and why."""
     occupancy: Occupancy = field(repr=False)
+    """Aggregators held over time."""
 
-    def to_json(self, with_occupancy: bool = False) -> dict[str, Any]:
+    def to_dict(self, with_occupancy: bool = False) -> dict[str, Any]:
         """Plain data for scripts."""
         data = asdict(self)
         if not with_occupancy:
             del data["occupancy"]
         return data
+
+    def to_dataframe(self) -> Any:
+        """One row a job, with policy and seed; needs pandas."""
+        return dataframe({"policy": self.policy, "seed": self.seed, **asdict(job)} for job in self.jobs)
+
+    def __repr__(self) -> str:
+        """One line: what ran, how long it took, and whether the sums were right."""
+        done = "not all done" if self.avg_jct_s is None else f"average JCT {format_seconds(self.avg_jct_s)}"
+        sums = {True: "exact", False: "INEXACT", None: "not checked"}[self.exact]
+        failed = f", failed: {self.failed}" if self.failed else ""
+        return (
+            f"<RunResult {self.policy}, seed {self.seed}: {len(self.jobs)} jobs, {done}, sums {sums}{failed}>"
+        )
 
 
 def collect(setup: Setup, coordinators: Coordinators, reason: str, check: bool, wall_s: float) -> RunResult:

@@ -1,0 +1,159 @@
+"""The generated parts of pages about the package itself: its names for users (docs/api.md), its rooms and modules.
+
+python -m paceline.describe docs/api.md
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline import api
+from paceline.generated import main, table
+from paceline.report.run_read import RunData
+from paceline.schedule.plans import Schedule
+from paceline.sim.results import JobResult, RunResult
+
+PACKAGE = Path(__file__).resolve().parent
+RESULTS = (RunResult, JobResult, Schedule, RunData)
+"""What the functions give; users get these, and make none."""
+_COLUMN = 26
+
+
+def first_sentence(path: Path) -> str:
+    """What a module says of itself, up to the first full stop or the end of its first paragraph."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    line = text.partition("\n\n")[0].replace("\n", " ")
+    return line.partition(". ")[0].removesuffix(".")
+
+
+def tree(folder: Path = PACKAGE, depth: int = 0) -> Iterator[tuple[int, str, str]]:
+    """Depth, name and meaning: the modules of a room, then the rooms inside it, each before what it holds."""
+    for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
+        if path.is_dir() and (path / "__init__.py").exists():
+            yield depth, f"{path.name}/", first_sentence(path / "__init__.py")
+            yield from tree(path, depth + 1)
+        elif path.suffix == ".py" and path.name != "__init__.py":
+            yield depth, path.name, first_sentence(path)
+
+
+def _map() -> str:
+    lines = []
+    for depth, name, meaning in tree():
+        if depth == 0 and name.endswith("/"):
+            lines.append("")
+        lines.append(f"{'  ' * depth + name:<{_COLUMN}}{meaning}")
+    return "```\n" + "\n".join(lines).strip("\n") + "\n```"
+
+
+def _signature(name: str, function: Any) -> str:
+    """A call as a reader wants it: names and defaults, without types."""
+    shown = []
+    star = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            shown.append("*")
+            star = True
+        value = getattr(parameter.default, "__name__", repr(parameter.default))
+        default = "" if parameter.default is parameter.empty else f"={value}"
+        shown.append(f"{parameter.name}{default}")
+    return f"`{name}({', '.join(item for item in shown if item not in ('self', 'cls'))})`"
+
+
+def _text(value: Any) -> str:
+    """A docstring as Markdown."""
+    return inspect.cleandoc(value.__doc__ or "")
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """The texts below a class's fields, by field."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in zip(body.body, [*body.body[1:], None], strict=True):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+def _kind(annotation: Any) -> str:
+    """A type as it is written, without the modules it comes from."""
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and "[" not in str(annotation)
+        else str(annotation)
+    )
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", text).replace("|", "or")
+
+
+def _fields(kind: type[Any]) -> str:
+    known = meanings(kind)
+    rows = []
+    for field in dataclasses.fields(kind):
+        default = "" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        rows.append((f"`{field.name}`", f"`{_kind(field.type)}`", default, known[field.name]))
+    return table(("field", "type", "default", "meaning"), rows)
+
+
+def _members(kind: type[Any]) -> str:
+    """Its own methods and properties that say what they are."""
+    rows = []
+    for name, member in vars(kind).items():
+        function = member.__func__ if isinstance(member, classmethod) else member
+        if (
+            name.startswith("_")
+            or not (callable(function) or hasattr(member, "__get__"))
+            or not member.__doc__
+        ):
+            continue
+        shown = _signature(f".{name}", function) if callable(function) else f"`.{name}`"
+        rows.append((shown, _text(member).partition("\n\n")[0].replace("\n", " ")))
+    return table(("member", "meaning"), rows) if rows else ""
+
+
+def _names() -> str:
+    """Functions first, then what they take and give."""
+    parts = [
+        f"### {name}\n\n{_signature(f'paceline.{name}', function)}\n\n{_text(function)}"
+        for name in api.__all__
+        if inspect.isfunction(function := getattr(api, name))
+    ]
+    for name in ("Job", "Cluster"):
+        kind = getattr(api, name)
+        parts += [f"### {name}\n\n{_text(kind)}", _fields(kind), _members(kind)]
+    parts.append(f"### POLICIES\n\n{_policies()}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _policies() -> str:
+    rows = [
+        (f"`POLICIES[{key!r}]`", ", ".join(f"`{name}`" for name in names))
+        for key, names in api.POLICIES.items()
+    ]
+    return table(("for", "names"), rows)
+
+
+def _results() -> str:
+    parts = []
+    for kind in RESULTS:
+        parts += [f"### {kind.__name__}\n\n{_text(kind)}", _fields(kind), _members(kind)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def sections() -> dict[str, str]:
+    """Every generated part, by the name in its marker."""
+    return {"map": _map(), "names": _names(), "results": _results()}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], sections())

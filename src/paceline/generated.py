@@ -1,0 +1,34 @@
+"""Pages with generated parts: what stands between two markers comes from the code, the rest from people.
+
+    <!-- generated: NAME -->
+    <!-- end of generated -->
+
+A module named `describe` makes the parts of one page; run as a command it renews them, and a test compares.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+_MARKED = re.compile(r"(<!-- generated: ([^\n]*?) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [list(head), ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def rewritten(page: str, parts: Mapping[str, str]) -> str:
+    """The page with every generated part renewed; a marker without a part is a `KeyError`."""
+    return _MARKED.sub(lambda match: f"{match[1]}\n{parts[match[2]]}\n\n{match[3]}", page)
+
+
+def main(pages: Sequence[str], parts: Mapping[str, str]) -> None:
+    """Rewrite each page, or print all parts if there is none."""
+    for name in pages:
+        path = Path(name)
+        path.write_text(rewritten(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
+    if not pages:
+        for name, text in parts.items():
+            print(f"## {name}\n\n{text}\n")
