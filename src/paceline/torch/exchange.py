@@ -192,9 +192,8 @@ class Exchange:
             except (DistNetworkError, DistStoreError) as error:
                 # Its process may have ended because all was done: what is on its way comes without the Store.
                 if not self._closing and waits_long(self._open(), time.monotonic()):
-                    self.end(
-                        DistBackendError(f"the job's Store is gone, with the process that kept it: {error}")
-                    )
+                    gone = f"the job's Store is gone, with the process that kept it: {error}"
+                    self.end(self._peers.ended() or DistBackendError(gone))
             except Exception as error:
                 if not self._closing:
                     self.end(DistBackendError(f"the exchange between workers failed: {error}"))
