@@ -94,10 +94,11 @@ def plan(
     if isinstance(cluster, Cluster):
         problem = Problem(cluster, _jobs(jobs, cluster.gpus_total))
     else:
-        if isinstance(cluster, str | Path):
-            source = ClusterSource.read(str(cluster))
-        else:
-            source = ClusterSource("cluster", dict(cluster), {})
+        source = (
+            ClusterSource.read(str(cluster))
+            if isinstance(cluster, str | Path)
+            else ClusterSource("cluster", dict(cluster), {})
+        )
         problem = source.problem(_jobs(jobs, source.file.cluster().gpus_total))
     chosen = by_name(policy, seed=seed, budget_s=budget_s) if isinstance(policy, str) else policy
     return planning.plan(problem, chosen, objective)

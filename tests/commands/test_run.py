@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline import cli
-from paceline.launch import lock, session
+from paceline.launch import session
 from paceline.launch.store import Store
 from tests.launch.scenes import Scene, until
 
@@ -137,7 +137,7 @@ def test_folders_that_cannot_be_used(
     assert "holds a run already" in capsys.readouterr().err
     assert run(monkeypatch, "run", "--resume", str(tmp_path / "empty")) == 2
     assert "holds no run" in capsys.readouterr().err
-    with lock.held(scene.run_dir):
+    with session.held_lock(scene.run_dir):
         assert run(monkeypatch, "run", "--resume", str(scene.run_dir)) == 2
     assert f"in use by a planner that is alive (process {os.getpid()})" in capsys.readouterr().err
     assert scene.starts() == {}

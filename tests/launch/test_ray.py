@@ -9,7 +9,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.launch import ray as launcher_module
 from paceline.launch import session
-from paceline.launch.ray_nodes import nodes_of
+from paceline.launch.ray import nodes_of
 from tests.launch.scenes import (
     Quiet,
     Scene,

@@ -41,6 +41,7 @@ FAULTS = ["--drop", "0.01", "--duplicate", "0.01", "--reorder", "0.01"]
 
 EXPECTED: dict[str, str] = {
     "test_monitored_barrier_": "torch.distributed.monitored_barrier asks for the name gloo; the group's own is tested",
+    "test_get_backend": "the name is paceline",
     "test_ddp_has_finalized": "is made to crash a process",
 }
 """How a test's name begins, and why it may fail over Paceline."""
@@ -116,6 +117,8 @@ def run_path(path: str, names: list[str], ranks: int, folder: Path) -> dict[str,
         if path in ("switch", "faults"):
             from tests.torch.test_switch import Switch
 
+            # A first start compiles for longer than a test may take.
+            subprocess.run([sys.executable, "-m", "paceline.launch.warm"], cwd=ROOT, check=True, timeout=1200)
             switch = stack.enter_context(Switch(folder, *(FAULTS if path == "faults" else [])))
             env["PACELINE_SWITCH"] = switch.address
         world = 0

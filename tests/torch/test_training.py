@@ -94,7 +94,7 @@ def hooks(rank: int) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
     from torch.nn.parallel import DistributedDataParallel
 
-    def in_bfloat16(state: Any, bucket: Any) -> Any:  # under a name that torch does not ask a GPU for
+    def in_bfloat16(state, bucket):  # type: ignore[no-untyped-def]  # under a name that torch asks no GPU for
         return default_hooks.bf16_compress_hook(state, bucket)
 
     def train(backend: str, hook: Any) -> Any:

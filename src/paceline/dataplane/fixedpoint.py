@@ -26,7 +26,7 @@ zeros; decoding a block agreed to be non-finite writes NaN.
 Follows SwitchML's block exponents (2**e >= max|x|, sent one window early). Departs from its scale
 INT32_MAX / (n * 2**e): rounding there can pass INT32_MAX by n / 2, and a scale that is no power of two does
 not even sum ones exactly (n = 1000 gives 1000.0002); a power of two costs at most one bit. The status values
-are ours; detected saturation (`add_saturating`) is ATP's, for sums whose exponent promises nothing.
+are ours.
 
 bfloat16 and float16 come as uint16 bit patterns (`array.view(np.uint16)`): no compiler support is needed.
 """
@@ -52,9 +52,6 @@ EXPONENT_NONFINITE = 32767
 EXPONENT_MIN = -149
 EXPONENT_MAX = 128
 MAX_WORKERS = 4096
-
-INT32_MIN = -(2**31)
-INT32_MAX = 2**31 - 1
 
 _FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """From here on, rounding to float32 gives an infinity."""
@@ -285,29 +282,3 @@ def _narrow(value: float, mantissa_bits: int, bias: int, smallest_normal: float)
         pattern = np.int32(pattern - np.int32(1 << mantissa_bits))
     pattern = min(pattern, np.int32((2 * bias + 1) << mantissa_bits))
     return np.uint16(pattern | (0x8000 if value < 0.0 else 0))
-
-
-# --- sums --------------------------------------------------------------------------------------------------
-
-
-@compiled
-def add_wrapping(into: IntArray, values: IntArray) -> None:
-    """`into += values` modulo 2**32, over the shorter length: exact where the exponent leaves room."""
-    for i in range(min(into.shape[0], values.shape[0])):
-        total = int(into[i]) + int(values[i])
-        into[i] = np.int32(((total + 2**31) & 0xFFFFFFFF) - 2**31)
-
-
-@compiled
-def add_saturating(into: IntArray, values: IntArray) -> bool:
-    """`into += values` held at the ends of int32, over the shorter length; whether any element was held.
-
-    Held sums depend on the order of adding: a chunk that saturated is summed again in float.
-    """
-    held = 0
-    for i in range(min(into.shape[0], values.shape[0])):
-        total = int(into[i]) + int(values[i])
-        kept = min(max(total, INT32_MIN), INT32_MAX)
-        held |= total ^ kept
-        into[i] = np.int32(kept)
-    return held != 0

@@ -1,7 +1,9 @@
 """From what a user asks for to a run: a new one or one to go on with, its launcher, its switch, its lock."""
 
 import contextlib
+import fcntl
 import json
+import os
 import secrets
 import signal
 import time
@@ -12,7 +14,7 @@ from typing import Any, cast, get_args
 
 from paceline.config.units import parse_size_bytes
 from paceline.errors import UserError
-from paceline.launch import lock, switches
+from paceline.launch import switches
 from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.protocol import Launcher, UnreachableError
 from paceline.launch.replan import check_policy
@@ -153,7 +155,7 @@ def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> i
     """Run what the folder holds, from wherever it stands, to its end; the exit code."""
     if not (folder / FILE).exists():
         raise UserError(f"holds no run (no {FILE})", place=str(folder))
-    with lock.held(folder), contextlib.closing(Store.open(folder)) as store:
+    with held_lock(folder), contextlib.closing(Store.open(folder)) as store:
         meta = store.meta()
         request = Request(**{**meta["request"], "sbatch": tuple(meta["request"]["sbatch"])})
         source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
@@ -253,3 +255,22 @@ class Stopper:
 
 def as_text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1)
+
+
+@contextlib.contextmanager
+def held_lock(folder: Path) -> Iterator[None]:
+    """One planner a run: hold its lock, or tell who does. The kernel takes it from a holder that dies."""
+    path = folder / "lock"
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            who = file.read().strip()
+            raise UserError(
+                f"in use by a planner that is alive{f' (process {who})' if who else ''}", place=str(folder)
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

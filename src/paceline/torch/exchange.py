@@ -62,6 +62,7 @@ class Exchange:
         lifelines: Lifelines,
     ) -> None:
         self._keys, self._worker, self.workers = keys, worker, len(leaders)
+        self.rank = leaders[worker]
         self._carrier, self._journal = carrier, journal
         self._ledger = Ledger()
         self._lock = threading.RLock()
@@ -191,9 +192,8 @@ class Exchange:
             except (DistNetworkError, DistStoreError) as error:
                 # Its process may have ended because all was done: what is on its way comes without the Store.
                 if not self._closing and waits_long(self._open(), time.monotonic()):
-                    self.end(
-                        DistBackendError(f"the job's Store is gone, with the process that kept it: {error}")
-                    )
+                    gone = f"the job's Store is gone, with the process that kept it: {error}"
+                    self.end(self._peers.ended() or DistBackendError(gone))
             except Exception as error:
                 if not self._closing:
                     self.end(DistBackendError(f"the exchange between workers failed: {error}"))
@@ -326,4 +326,4 @@ class Exchange:
         self._comeback.close(linger_s)
         self._carrier.close()
         for entry in self._open() if self._over is None else []:
-            entry.tell(DistBackendError(f"rank {self._peers.leaders[self._worker]} has closed the group"))
+            entry.tell(DistBackendError(f"rank {self.rank} has closed the group"))

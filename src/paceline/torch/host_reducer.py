@@ -18,6 +18,7 @@ class HostReducer:
     def __init__(self, host: HostGroup, journal: Journal) -> None:
         self._host, self._journal = host, journal
         self._line = Line("paceline-host")
+        self._closing = False
 
     def submit(self, reduction: Reduction) -> None:
         self._line.put(lambda: self._reduce(reduction))
@@ -30,7 +31,7 @@ class HostReducer:
         try:
             self._host.all_reduce(reduction.array, reduction.kind, divisor, reduction.timeout_s)
         except Exception as error:
-            if not self._journal.counters["failed"]:
+            if not self._closing and not self._journal.counters["failed"]:
                 self._journal.change("failed", str(error), bad=True)
             reduction.work.end(error)
             return
@@ -42,6 +43,7 @@ class HostReducer:
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         self._line.drain(drain_s)
+        self._closing = True
         self._host.close()
         self._line.close()
 

@@ -201,7 +201,7 @@ def send_signature(
 
     def exchanged(error: Exception | None) -> None:
         if error is None and int(total[0]) != own * exchange.workers:
-            what = f"here {r.array.shape[0]} {r.kind} with {r.op}, elsewhere another"
+            what = f"rank {exchange.rank} has {r.array.shape[0]} {r.kind} with {r.op}, another one has not"
             error = DistBackendError(f"the workers reduce different tensors: {what}")
             exchange.end(error)
         tell(error)

@@ -71,9 +71,9 @@ class Peers:
 
     def look(self, now_s: float) -> None:
         """Look at all the others; `PeerLostError` if one is gone, or if somebody said so."""
-        ended = self._lifelines.ended()
-        if ended:  # before the Store is asked, which may have been in that process
-            self.bury(f"rank {self.leaders[min(ended)]} is gone: its process has ended, or its host")
+        ended = self.ended()
+        if ended is not None:  # before the Store is asked, which may have been in that process
+            self.bury(str(ended))
         if self._keys.ready(_LAST_WORD):
             raise PeerLostError(self._keys.read(_LAST_WORD))
         for worker, rank in enumerate(self.leaders):
@@ -88,6 +88,13 @@ class Peers:
                 self.submitted[worker] = int(json.loads(text)[1])
             if now_s - since_s > DEAD_S:
                 self.bury(f"rank {rank} is gone: no sign of life for {now_s - since_s:.0f} s")
+
+    def ended(self) -> PeerLostError | None:
+        """Who is gone by its connection alone, without a question to the Store."""
+        ended = self._lifelines.ended()
+        if not ended:
+            return None
+        return PeerLostError(f"rank {self.leaders[min(ended)]} is gone: its process has ended, or its host")
 
     def forget_looks(self) -> None:
         """Nothing was waited for: heartbeats seen long ago prove nothing."""
