@@ -39,10 +39,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests benchmarks
 
 docs: $(STAMP)
-	$(BIN)/python -m paceline.describe docs/api.md
-	$(BIN)/python -m paceline.dataplane.describe docs/protocol.md
+	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md
+	$(BIN)/python -m paceline.core.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
-	$(BIN)/python -m paceline.live.describe docs/switch.md
+	$(BIN)/python -m paceline.live.switch.describe docs/switch.md
 
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
@@ -85,7 +85,7 @@ conformance: $(STAMP)
 	$(BIN)/python -m tests.torch.conformance
 
 fuzz: $(STAMP)
-	$(BIN)/python -m tests.dataplane.fuzz --packets 1000000
+	$(BIN)/python -m tests.core.fuzz --packets 1000000
 
 clean:
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache

@@ -20,7 +20,7 @@ from paceline.bench.plan import OURS, PEER, Outcome, Plan, Row
 from paceline.bench.processes import ChildError
 from paceline.bench.run import run
 from paceline.bench.simulated import simulated_s
-from paceline.config.units import format_size
+from paceline.units import format_size
 
 MB = 1_000_000
 LARGE = (25 * MB, 100 * MB)

@@ -48,7 +48,7 @@ def _other_job(job: Job, chunks: int, stop: threading.Event) -> int:
 
 
 def _counters(switch: RunningSwitch, job: Job) -> dict[str, int]:
-    from paceline.dataplane.switch import COUNTER_NAMES
+    from paceline.core.switch.program import COUNTER_NAMES
 
     number = job.agents[0].config.job
     rows = [thread.shard.switch.counters[0, number] for thread in switch.switch.threads]

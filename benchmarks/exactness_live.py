@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from paceline.live.switchd import LIVE_POLICIES
+from paceline.live.switch.daemon import LIVE_POLICIES
 from tests.live.agents import job_of, running_switch
 
 WORKERS = 4

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from paceline.schedule import planning, timeline
-from paceline.schedule.cluster import Cluster, Server
 from paceline.schedule.contention import Problem
-from paceline.schedule.generate import (
+from paceline.schedule.inputs.cluster import Cluster, Server
+from paceline.schedule.inputs.generate import (
     PAPER_MIX,
     PAPER_SERVER_GPUS,
     PaperSetting,

@@ -95,7 +95,7 @@ class Checker:
 
 def run_agents(spec: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """All jobs' agents of one host."""
-    from paceline.live.agent_warm import warm_up
+    from paceline.live.agent.warm import warm_up
 
     warm_up()
     results: list[dict[str, Any]] = [{} for _ in range(spec["jobs"])]
@@ -112,8 +112,8 @@ def run_agents(spec: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def _agent_job(spec: dict[str, Any], folder: Path, number: int) -> dict[str, Any]:
-    from paceline.live.agent import Agent, open_socket
-    from paceline.live.client import Admission, ControlPlane, Membership
+    from paceline.live.agent.agent import Agent, open_socket
+    from paceline.live.switch_client import Admission, ControlPlane, Membership
 
     worker, workers = spec["worker"], spec["workers"]
     control = ControlPlane.parse(spec["switch"][spec["rack"]], spec["token"])

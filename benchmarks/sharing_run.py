@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sharing_rank import BUCKETS
+from paceline.bench import namespaces
 from paceline.bench.processes import ChildError, Children
-from paceline.live import namespaces
 
 HOSTS = 4
 _PORT = 7077

@@ -8,12 +8,12 @@ import functools
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.units import parse_size_bytes
-from paceline.dataplane.memory import AGGREGATOR
-from paceline.dataplane.wire import HEADER_BYTES
-from paceline.live.sockets import elements_for
+from paceline.core.switch.memory import AGGREGATOR
+from paceline.core.wire import HEADER_BYTES
+from paceline.live.net.sockets import elements_for
+from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
-from paceline.sim.simulate import simulate
+from paceline.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from benchmarks.sharing_run import Setting

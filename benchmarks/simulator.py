@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ns3
-from paceline.dataplane.wire import HEADER_BYTES
-from paceline.sim import engine
+from paceline.compile.sources import SourceTree
+from paceline.core.wire import HEADER_BYTES
+from paceline.sim.engine import loop as engine
 from paceline.sim.results import RunResult
+from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
-from paceline.sim.simulate import simulate
-from paceline.sources import SourceTree
 
 PACKET_BYTES = 1000
 POLICIES = ("esa", "atp", "switchml")

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from paceline.report.page import COLOURS
 from paceline.sim.scenario import load_scenario
-from paceline.sim.simulate import simulate
+from paceline.sim.run import simulate
 
 HERE = Path(__file__).parent
 WINDOWS = (8, 16, 24, 32, 48, 64)

@@ -11,20 +11,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from paceline.config import toml
+from paceline import toml
+from paceline.core.priority import PriorityRule, priority
 from paceline.errors import UserError
 from paceline.launch import store
-from paceline.priority import PriorityRule, priority
-from paceline.report.run_read import RunData
+from paceline.report.run.read import RunData
 from paceline.schedule import planning
-from paceline.schedule.cluster import Cluster
 from paceline.schedule.contention import Problem
-from paceline.schedule.jobs import Job, JobEntry
+from paceline.schedule.inputs.cluster import Cluster
+from paceline.schedule.inputs.jobs import Job, JobEntry
+from paceline.schedule.inputs.sources import ClusterSource, read_jobs
 from paceline.schedule.plans import Objective, Schedule
 from paceline.schedule.policies import NAMES as PLAN_POLICIES
 from paceline.schedule.policies import Policy, by_name
-from paceline.schedule.sources import ClusterSource, read_jobs
-from paceline.sim import simulate as simulator
+from paceline.sim import run as simulator
 from paceline.sim.results import RunResult
 from paceline.sim.scenario import POLICIES as SIMULATE_POLICIES
 from paceline.sim.scenario import Scenario, load_scenario

@@ -1,6 +1,6 @@
-"""The generated parts of pages about the package itself: its names for users (docs/api.md), its rooms and modules.
+"""The generated parts of pages about the package itself: its names (docs/api.md), its rooms (docs/ARCHITECTURE.md).
 
-python -m paceline.describe docs/api.md
+python -m paceline.describe docs/api.md docs/ARCHITECTURE.md
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline import api
 from paceline.generated import main, table
-from paceline.report.run_read import RunData
+from paceline.report.run.read import RunData
 from paceline.schedule.plans import Schedule
 from paceline.sim.results import JobResult, RunResult
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.bench.reference import TILE, Reference, digest, tile
-from paceline.dataplane.fixedpoint import block_exponent, decode_f32, encode_f32
+from paceline.core.numbers.fixedpoint import block_exponent, decode_f32, encode_f32
 
 RANKS = 4
 LENGTH = 5_000

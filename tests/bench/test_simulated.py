@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.bench.line import ideal_s
+from paceline.bench.bandwidth import ideal_s
 from paceline.bench.plan import OURS, Plan
 from paceline.bench.simulated import scenario, simulated_s
 from paceline.errors import UserError

@@ -204,7 +204,7 @@ def test_a_failed_run_is_told_and_ends_with_1(
 def test_a_wrong_sum_ends_with_1(monkeypatch: Patch, capsys: Captured, small: str) -> None:
     from dataclasses import replace
 
-    from paceline.sim import simulate as module
+    from paceline.sim import run as module
 
     real = module.simulate
 

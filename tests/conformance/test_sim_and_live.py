@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.dataplane.bits import mix
-from paceline.dataplane.memory import ANSWERED, EMPTY
-from paceline.dataplane.switch import COMPLETIONS, FALLBACKS, FLUSHES, PREEMPTIONS
-from paceline.dataplane.wire import HEADER_BYTES
-from paceline.priority import priority
-from paceline.sim.build import CHECK_LANES, build
-from paceline.sim.engine import ENDED, run
+from paceline.core.bits import mix
+from paceline.core.priority import priority
+from paceline.core.switch.memory import ANSWERED, EMPTY
+from paceline.core.switch.program import COMPLETIONS, FALLBACKS, FLUSHES, PREEMPTIONS
+from paceline.core.wire import HEADER_BYTES
+from paceline.sim.build.arrays import CHECK_LANES, build
+from paceline.sim.engine.loop import ENDED, run
+from paceline.sim.engine.world import contribution
 from paceline.sim.scenario import Scenario
-from paceline.sim.world import contribution
 from tests.live.agents import Job, RunningSwitch, job_of, running_switch
 
 WORKERS = 3

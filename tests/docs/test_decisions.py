@@ -6,14 +6,14 @@ import pkgutil
 import numpy as np
 import pytest
 
-import paceline.dataplane
+import paceline.core
 import paceline.sim
-from paceline.dataplane import compiled
+from paceline.compile import decorators as compiled
 
 
 def _records() -> list[tuple[str, np.dtype[np.void]]]:
     found = []
-    for package in (paceline.dataplane, paceline.sim):
+    for package in (paceline.core, paceline.sim):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for name, value in vars(importlib.import_module(module.name)).items():
                 if isinstance(value, np.dtype) and value.names:

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.dataplane import custodian, memory, sender, switch
-from paceline.dataplane import describe as protocol
-from paceline.dataplane.help import detect, ledger
-from paceline.dataplane.memory import POLICIES
+from paceline.core import describe as protocol
+from paceline.core.custodian import program as custodian
+from paceline.core.help import detect, ledger
+from paceline.core.sender import program as sender
+from paceline.core.switch import memory
+from paceline.core.switch import program as switch
+from paceline.core.switch.memory import POLICIES
 from paceline.generated import rewritten
-from tests.dataplane.star import Faults, Job, Star
-from tests.dataplane.test_roles import ack, leader, state_of
+from tests.core.sender.test_roles import ack, leader, state_of
+from tests.core.star import Faults, Job, Star
 from tests.docs.pages import ROOT
 from tests.properties.custody import wild
 from tests.properties.wild import Wild

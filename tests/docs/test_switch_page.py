@@ -5,8 +5,8 @@ import re
 
 from paceline.commands.switch import switch
 from paceline.generated import rewritten
-from paceline.live import control
-from paceline.live.describe import sections
+from paceline.live.switch import http as control
+from paceline.live.switch.describe import sections
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs/switch.md"
@@ -14,7 +14,7 @@ PAGE = ROOT / "docs/switch.md"
 
 def test_page_is_as_generated() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert rewritten(page, sections()) == page, "run `python -m paceline.live.describe docs/switch.md`"
+    assert rewritten(page, sections()) == page, "run `python -m paceline.live.switch.describe docs/switch.md`"
     for name in sections():
         assert f"<!-- generated: {name} -->" in page
 

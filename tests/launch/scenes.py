@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.launch import processes, session
+from paceline.launch import session
 from paceline.launch.environment import MARK
+from paceline.launch.launchers import processes
 from paceline.launch.store import Row, Store
 
 LIMIT_S = 120.0

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline.live.agent import Agent, open_socket
-from paceline.live.agent_config import AgentConfig
-from paceline.live.agent_warm import warm_up
-from paceline.live.client import Admission, ControlPlane, Membership
-from paceline.live.control import ControlPlane as ControlServer
-from paceline.live.events import Events
-from paceline.live.namespaces import Star, entered
-from paceline.live.switchd import LiveSwitch, SwitchOptions
+from paceline.bench.namespaces import Star, entered
+from paceline.live.agent.agent import Agent, open_socket
+from paceline.live.agent.config import AgentConfig
+from paceline.live.agent.warm import warm_up
+from paceline.live.switch.daemon import LiveSwitch, SwitchOptions
+from paceline.live.switch.events import Events
+from paceline.live.switch.http import ControlPlane as ControlServer
+from paceline.live.switch_client import Admission, ControlPlane, Membership
 
 WAIT_S = 240.0
 """Long: the first run of all compiles the loop, beside whatever else the machine does."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.dataplane import auth, wire
-from paceline.live import sockets, udp
+from paceline.core import auth, wire
+from paceline.live.net import sockets, udp
 from tests.live.processes import metrics, process, resident_kib
 from tests.live.workers import Workers, ask
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.live.hostmem import HostGroup
+from paceline.live.hostmem.group import HostGroup
 
 
 class Folder:

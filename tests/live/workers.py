@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.dataplane import auth, custodian, sender, wire
-from paceline.dataplane.bits import NO_BITS, bit
-from paceline.dataplane.congestion import FIXED, TOGETHER
-from paceline.live import sockets, udp
+from paceline.core import auth, wire
+from paceline.core.bits import NO_BITS, bit
+from paceline.core.custodian import program as custodian
+from paceline.core.sender import program as sender
+from paceline.core.sender.congestion import FIXED, TOGETHER
+from paceline.live.net import sockets, udp
 
 MS = 1_000_000
 TIMEOUT_S = 240.0

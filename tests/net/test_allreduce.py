@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.bench.line import ideal_s
+from paceline.bench.bandwidth import ideal_s
 from paceline.bench.plan import OURS, Outcome, Plan
 from paceline.bench.run import run
 from paceline.bench.simulated import simulated_s

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable
 
 from paceline.sim.results import RunResult
+from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES, Scenario
-from paceline.sim.simulate import simulate
 
 TOPOLOGIES = ("star", "leaf-spine")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.dataplane import switch as sw
-from paceline.dataplane.memory import POLICIES
-from tests.dataplane.star import Faults, Job, Star
+from paceline.core.switch import program as sw
+from paceline.core.switch.memory import POLICIES
+from tests.core.star import Faults, Job, Star
 
 careful = settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES, Scenario
-from paceline.sim.simulate import simulate
 from tests.properties.exactness import TOPOLOGIES, run_one, scenario_of, what_is_wrong
 
 SEEDS = range(15)

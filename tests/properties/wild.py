@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.dataplane import checkers, custodian, sender, switch, wire
-from paceline.dataplane.congestion import AIMD, TOGETHER
-from paceline.dataplane.memory import POLICIES
+from paceline.core import invariants, wire
+from paceline.core.custodian import program as custodian
+from paceline.core.sender import program as sender
+from paceline.core.sender.congestion import AIMD, TOGETHER
+from paceline.core.switch import program as switch
+from paceline.core.switch.memory import POLICIES
 from tests.properties.coordinator import Coordinator, MissingError, Part, Plan
 
 STEP_NS = 1_000
@@ -128,12 +131,12 @@ class Wild:
 
     def violations(self) -> list[str]:
         """What the checkers say of every aggregator, every custodian chunk and every sender."""
-        truth = checkers.Truth(self._sum_of_bit, lambda job, chunk: self.want[chunk], self._sum_of_part)
+        truth = invariants.Truth(self._sum_of_bit, lambda job, chunk: self.want[chunk], self._sum_of_part)
         return [
-            *checkers.check_aggregators(self.switch, truth),
-            *checkers.check_custody(self.custodians, truth),
-            *checkers.check_accounts(self.switch),
-            *checkers.check_senders(self.senders),
+            *invariants.check_aggregators(self.switch, truth),
+            *invariants.check_custody(self.custodians, truth),
+            *invariants.check_accounts(self.switch),
+            *invariants.check_senders(self.senders),
         ]
 
     def _payload(self, w: int, chunk: int) -> Any:

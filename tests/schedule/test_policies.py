@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from paceline.errors import UserError
 from paceline.schedule import bounds, packing, planning
-from paceline.schedule.cluster import Cluster, Server
 from paceline.schedule.contention import Model, Problem
-from paceline.schedule.generate import PaperSetting, paper_problem
-from paceline.schedule.jobs import Job
+from paceline.schedule.inputs.cluster import Cluster, Server
+from paceline.schedule.inputs.generate import PaperSetting, paper_problem
+from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.plans import Plan
 from paceline.schedule.policies import NAMES, Policy, by_name, load_limited
 from paceline.schedule.policies.bco_plus import BcoPlus

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.schedule import timeline
-from paceline.schedule.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.contention import Model, Problem
-from paceline.schedule.jobs import Job
+from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
+from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.timeline import Timeline
 from tests.schedule import slow_evaluator
 from tests.schedule.strategies import plans, problems
@@ -141,7 +141,7 @@ def test_a_gpu_in_use_is_refused() -> None:
 
 INTERPRETED = """
 from paceline.schedule import planning
-from paceline.schedule.generate import small_problem
+from paceline.schedule.inputs.generate import small_problem
 from paceline.schedule.policies import by_name
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.sjf_bco import SjfBco

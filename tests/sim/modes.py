@@ -8,9 +8,9 @@ prints everything the runs report, but for wall-clock time, as JSON.
 import json
 from typing import Any
 
-from paceline.dataplane.compiled import bounds_checked, interpreted
+from paceline.compile.decorators import bounds_checked, interpreted
+from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES
-from paceline.sim.simulate import simulate
 from tests.sim.help.scenes import dying, helped, slow
 from tests.sim.scenes import facts, job, scene
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.sim.results import RunResult
 from paceline.sim.scenario import Scenario
 

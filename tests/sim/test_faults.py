@@ -3,8 +3,8 @@
 import pytest
 
 from paceline.errors import UserError
+from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES
-from paceline.sim.simulate import simulate
 from tests.sim.scenes import job, scene
 
 JOBS = job(size=80_000), job(name="b", workers=3, size=80_000)

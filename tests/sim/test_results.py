@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from paceline.sim.results import RunResult
+from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES
-from paceline.sim.simulate import simulate
 from tests.sim.scenes import OVERHEAD_BYTES, job, scene
 
 ARRIVAL_S = 30e-6

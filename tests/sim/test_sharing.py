@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paceline.sim.results import RunResult
+from paceline.sim.run import simulate
 from paceline.sim.scenario import load_scenario
-from paceline.sim.simulate import simulate
 
 SCENARIO = Path(__file__).parents[2] / "examples/simulate/sharing.toml"
 ALONE = (

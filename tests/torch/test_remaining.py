@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from paceline.priority import priority
+from paceline.core.priority import priority
 from paceline.torch.ddp import PriorityHook
 from paceline.torch.remaining import LEAST_S, LOOK_S, Expected
 from paceline.torch.settings import Settings, read_settings

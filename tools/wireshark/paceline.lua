@@ -25,7 +25,7 @@ local f = {
   flush = ProtoField.bool("paceline.flag.flush", "Flush", 8, nil, 0x02),
   collision = ProtoField.bool("paceline.flag.collision", "Collision", 8, nil, 0x04),
   custody = ProtoField.bool("paceline.flag.custody", "Custody", 8, nil, 0x08),
-  priority = ProtoField.uint8("paceline.priority", "Priority"),
+  priority = ProtoField.uint8("paceline.core.priority", "Priority"),
   job = ProtoField.uint16("paceline.job", "Job"),
   chunk = ProtoField.uint64("paceline.chunk", "Chunk"),
   epoch = ProtoField.uint16("paceline.epoch", "Epoch"),
@@ -74,7 +74,7 @@ local wrong_length = ProtoExpert.new(
   "paceline.wrong_length", "Length and element count disagree", expert.group.MALFORMED, expert.severity.ERROR)
 paceline.experts = { wrong_length }
 
--- Where each field lies: name, offset, bytes. tests/live/test_dissector.py holds this table to the code.
+-- Where each field lies: name, offset, bytes. tests/live/switch/test_dissector.py holds this table to the code.
 local LAYOUT = {
   { "magic", 0, 2 }, { "version", 2, 1 }, { "kind", 3, 1 }, { "flag", 4, 1 }, { "priority", 5, 1 },
   { "job", 6, 2 }, { "chunk", 8, 8 }, { "epoch", 16, 2 }, { "count", 18, 2 }, { "index", 20, 4 },

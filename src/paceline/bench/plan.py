@@ -5,7 +5,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paceline.bench.line import algbw_gbytes, busbw_gbytes, ideal_s, payload_share
+from paceline.bench.bandwidth import algbw_gbytes, busbw_gbytes, ideal_s, payload_share
 from paceline.bench.reference import ITEM_BYTES
 
 OURS = "paceline"

@@ -4,7 +4,7 @@ Each rank's tensor repeats a tile of random numbers of its own. Everybody can ma
 the exact sum. The tile's length is a prime: a piece that arrives in a wrong place does not go unseen.
 
 **Right** means, for integers, equal. For floats, within the error that the method states: in fixed point
-`n * q / 2` (q the step of the shared exponent, `dataplane/fixedpoint.py`) plus one rounding to the type; in a sum of
+`n * q / 2` (q the step of the shared exponent, `core/numbers/fixedpoint.py`) plus one rounding to the type; in a sum of
 floats, as Gloo and one host's shared memory make it, `n - 1` roundings of sums no larger than the sum of
 magnitudes. And bitwise the same on every rank, which the ranks compare by a digest.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paceline.dataplane.fixedpoint import block_exponent, sum_bits
+from paceline.core.numbers.fixedpoint import block_exponent, sum_bits
 
 TILE = 1_000_003
 SIGNIFICANT_BITS = {"float32": 24, "bfloat16": 8, "float16": 11, "int32": 31}

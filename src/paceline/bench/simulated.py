@@ -4,13 +4,13 @@ The simulator counts preamble, gap and checksum of each frame, a token bucket do
 share, so that both carry the same number of packets a second.
 """
 
-from paceline.bench.line import ETHERNET_BYTES, IP_UDP_BYTES
+from paceline.bench.bandwidth import ETHERNET_BYTES, IP_UDP_BYTES
 from paceline.bench.plan import Plan
-from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
-from paceline.live.sockets import elements_for
+from paceline.live.net.sockets import elements_for
+from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
-from paceline.sim.simulate import simulate
 
 DELAY = "20us"
 """Of a link, one way: about what a wake-up costs on a quiet machine; at the rates measured it hardly counts."""

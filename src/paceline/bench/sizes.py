@@ -1,7 +1,7 @@
 """Which sizes to measure: `4B..100MB`, `25MB,100MB`, or both mixed."""
 
-from paceline.config.units import parse_size_bytes
 from paceline.errors import UserError
+from paceline.units import parse_size_bytes
 
 SIZE_MAX_BYTES = 2**31
 STEP = 8

@@ -139,9 +139,9 @@ def _backends(backend: str, peer: str) -> tuple[str, ...]:
 
 
 def _rate(text: str) -> float | None:
-    from paceline.config.units import parse_rate_bps
+    from paceline.bench.namespaces import check_possible
     from paceline.errors import UserError
-    from paceline.live.namespaces import check_possible
+    from paceline.units import parse_rate_bps
 
     if not text:
         return None
@@ -196,7 +196,7 @@ _FORMAT = "{:>12} {:>12} {:>9} {:>6} {:>14} {:>12} {:>9} {:>9} {:>7}"
 
 
 def _show_head(plan: "Plan") -> None:
-    from paceline.config.units import format_rate
+    from paceline.units import format_rate
 
     links = f"links of {format_rate(plan.rate_bps)}" if plan.rate_bps else "loopback"
     ours = f", switch: {plan.policy}, {plan.shards} shard(s)" if "paceline" in plan.backends else ""
@@ -222,7 +222,7 @@ def _show_row(row: "Row") -> None:
 
 
 def _show_ratios(outcome: "Outcome") -> None:
-    from paceline.config.units import format_size
+    from paceline.units import format_size
 
     ratios = {
         "vs gloo": outcome.ratio_to_peer(),

@@ -83,8 +83,8 @@ def _print_models(profiles: "list[ModelProfile]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.config.units import format_seconds, format_size
     from paceline.sim.models import DEFAULT_FLOP_PER_S
+    from paceline.units import format_seconds, format_size
 
     table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)
@@ -113,8 +113,8 @@ def _print_layers(model: "ModelProfile") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.config.units import format_seconds, format_size
     from paceline.sim.models import DEFAULT_FLOP_PER_S
+    from paceline.units import format_seconds, format_size
 
     table = Table(box=None, pad_edge=False, show_footer=True)
     table.add_column("layer", footer="total", no_wrap=True)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from paceline.schedule.jobs import Job
+    from paceline.schedule.inputs.jobs import Job
+    from paceline.schedule.inputs.sources import ClusterSource
     from paceline.schedule.plans import Schedule
-    from paceline.schedule.sources import ClusterSource
 
 HELP = """Plan training jobs on a shared cluster, and compare scheduling policies.
 
@@ -62,9 +62,9 @@ def plan(
     ] = "",
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
 ) -> None:
-    from paceline.schedule import output
+    from paceline.report import plan as output
     from paceline.schedule.explain import explain as explain_job
-    from paceline.schedule.sources import ClusterSource, checked
+    from paceline.schedule.inputs.sources import ClusterSource, checked
 
     source = ClusterSource.read(cluster)
     listed, remarks = _jobs(source, jobs, trace, seed, limit)
@@ -107,7 +107,7 @@ def _jobs(
     source: "ClusterSource", jobs: str, trace: str, seed: int, limit: int | None
 ) -> "tuple[tuple[Job, ...], list[str]]":
     from paceline.errors import UserError
-    from paceline.schedule import sources
+    from paceline.schedule.inputs import sources
 
     if bool(jobs) == bool(trace):
         raise UserError("give either --jobs or --trace", place="plan")
@@ -201,9 +201,9 @@ def _show(
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.config.units import format_seconds
-    from paceline.schedule import output
-    from paceline.schedule.gantt import text_gantt
+    from paceline.report import plan as output
+    from paceline.report.gantt import text_gantt
+    from paceline.units import format_seconds
 
     console = Console(width=None if Console().is_terminal else 110, highlight=False)
     for remark in remarks:

@@ -35,7 +35,8 @@ def report(
     from paceline.errors import UserError
     from paceline.launch.store import read_run
     from paceline.report import perfetto as perfetto_trace
-    from paceline.report import run_compare, run_page
+    from paceline.report.run import compare as run_compare
+    from paceline.report.run import page as run_page
 
     if len(runs) > 2:
         raise UserError("one run, or two to compare", place="report")

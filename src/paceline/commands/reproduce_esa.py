@@ -32,7 +32,7 @@ def esa(
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.experiments.esa import reproduce
+    from paceline.experiments.esa.experiment import reproduce
 
     with sweep_options(out, jobs, ray, resume) as sweep:
         summary = reproduce(out, quick, sweep)

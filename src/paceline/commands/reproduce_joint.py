@@ -33,7 +33,7 @@ def joint(
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.experiments.joint import reproduce
+    from paceline.experiments.joint.experiment import reproduce
 
     with sweep_options(out, jobs, ray, resume) as sweep:
         summary = reproduce(out, quick, sweep)

@@ -32,7 +32,7 @@ def sa_atp(
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.experiments.sa_atp import reproduce
+    from paceline.experiments.sa_atp.experiment import reproduce
 
     with sweep_options(out, jobs, ray, resume) as sweep:
         rows, summary = reproduce(out, quick, sweep)

@@ -32,7 +32,7 @@ def sjf_bco(
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.experiments.sjf_bco import reproduce
+    from paceline.experiments.sjf_bco.experiment import reproduce
 
     with sweep_options(out, jobs, ray, resume) as sweep:
         entries = reproduce(out, quick, sweep)

@@ -125,9 +125,9 @@ def _check_target(path: Path | None) -> None:
 
 def _check_scenario(path: Path, scenario: "Scenario", names: list[str], overrides: tuple[str, ...]) -> None:
     """Build every run before the first starts: what does not fit is told at once, with its line."""
+    from paceline.core.priority import priority
     from paceline.errors import JobError, SettingError, UserError
-    from paceline.priority import priority
-    from paceline.sim.build import build
+    from paceline.sim.build.arrays import build
     from paceline.sim.models import profile
 
     for number, job in enumerate(scenario.job):
@@ -159,8 +159,8 @@ def _number_of(scenario: "Scenario", name: str) -> int:
 
 def _located(path: Path, overrides: tuple[str, ...], key: tuple[str | int, ...], message: str) -> "UserError":
     """The error at the line of its key, or of the nearest table around it."""
-    from paceline.config.toml import key_lines, read_text
     from paceline.errors import UserError
+    from paceline.toml import key_lines, read_text
 
     lines = key_lines(read_text(path))
     given = {override.partition("=")[0].strip() for override in overrides}
@@ -176,8 +176,8 @@ def _run(scenario: "Scenario", names: list[str], check: bool) -> "list[RunResult
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.sim.simulate import announce_compilation
-    from paceline.sim.simulate import simulate as run
+    from paceline.sim.run import announce_compilation
+    from paceline.sim.run import simulate as run
 
     announce_compilation()
     console = Console(stderr=True)

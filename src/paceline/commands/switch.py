@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from paceline.live.switchd import SwitchOptions
+    from paceline.live.switch.daemon import SwitchOptions
 
 HELP = """Run a switch: sum the gradients of training jobs in the network, over UDP.
 
@@ -83,8 +83,8 @@ def switch(
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Events as JSON, one a line.")] = False,
 ) -> None:
-    from paceline.live.sockets import elements_for, resolve
-    from paceline.live.switchd import SwitchOptions
+    from paceline.live.net.sockets import elements_for, resolve
+    from paceline.live.switch.daemon import SwitchOptions
 
     host, port = _place(listen, "--listen")
     _serve(
@@ -129,8 +129,8 @@ def _place(text: str, option: str) -> tuple[str, int]:
 
 
 def _size(text: str) -> int:
-    from paceline.config.units import parse_size_bytes
     from paceline.errors import UserError
+    from paceline.units import parse_size_bytes
 
     try:
         return parse_size_bytes(text)
@@ -159,9 +159,9 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
     import threading
 
     from paceline.errors import EXIT_FAILED
-    from paceline.live.control import ControlPlane
-    from paceline.live.events import Events
-    from paceline.live.switchd import LiveSwitch, announce_compilation
+    from paceline.live.switch.daemon import LiveSwitch, announce_compilation
+    from paceline.live.switch.events import Events
+    from paceline.live.switch.http import ControlPlane
 
     events = Events(log_json)
     announce_compilation()

@@ -1,7 +1,7 @@
 """The life of attempts: intent, prepared, released, ended; each step on disk before the next is taken.
 
 A planner that starts again calls `adopt`: every attempt that had not ended is watched again, and the steps
-that may have been cut off are taken once more, which the launcher's two calls allow (`protocol.py`).
+that may have been cut off are taken once more, which the launcher's two calls allow (`launch/launchers/protocol.py`).
 """
 
 import secrets
@@ -12,11 +12,19 @@ from typing import Any
 
 from paceline.launch.environment import job_environment
 from paceline.launch.jobs import RunJob
+from paceline.launch.launchers.protocol import (
+    GoneError,
+    Launcher,
+    Observation,
+    Open,
+    RefusedError,
+    Share,
+    Task,
+)
 from paceline.launch.progress import Progress, Tail
-from paceline.launch.protocol import GoneError, Launcher, Observation, Open, RefusedError, Share, Task
 from paceline.launch.replan import Decision
 from paceline.launch.store import Store
-from paceline.schedule.cluster import Cluster
+from paceline.schedule.inputs.cluster import Cluster
 
 Tell = Callable[..., None]
 """`tell(now, kind, text, job=..., reason=..., figures=...)`: an event, to disk and to whoever watches."""

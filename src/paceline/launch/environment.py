@@ -6,7 +6,7 @@ One process is started for each GPU (slot), so `init_process_group(init_method="
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.launch.protocol import Share, Task
+from paceline.launch.launchers.protocol import Share, Task
 
 MARK = "PACELINE_ATTEMPT"
 """Carries the attempt's token: whatever process has it belongs to that attempt."""

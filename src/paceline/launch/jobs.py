@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.config import toml
+from paceline import toml
 from paceline.errors import UserError
-from paceline.schedule.jobs import Exchange, Job, JobFile, load_jobs
+from paceline.schedule.inputs.jobs import Exchange, Job, JobFile, load_jobs
 
 
 @dataclass(frozen=True)

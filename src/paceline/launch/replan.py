@@ -14,9 +14,9 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.schedule import timeline
-from paceline.schedule.cluster import Cluster
 from paceline.schedule.contention import Model, Problem
-from paceline.schedule.jobs import Job
+from paceline.schedule.inputs.cluster import Cluster
+from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.plans import Objective, Plan
 from paceline.schedule.policies import Policy
 

@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from paceline.config.units import parse_size_bytes
 from paceline.errors import UserError
 from paceline.launch import switches
 from paceline.launch.jobs import RunJob, load_run_jobs
-from paceline.launch.protocol import Launcher, UnreachableError
+from paceline.launch.launchers.protocol import Launcher, UnreachableError
+from paceline.launch.planner_loop import Runner
 from paceline.launch.replan import check_policy
-from paceline.launch.run_settings import Settings, Watcher
-from paceline.launch.runner import Runner
+from paceline.launch.settings import Settings, Watcher
 from paceline.launch.store import FILE, Store
 from paceline.launch.warm import Warming
 from paceline.schedule import planning
 from paceline.schedule.compiled import announce
 from paceline.schedule.contention import Model
-from paceline.schedule.jobs import Exchange
+from paceline.schedule.inputs.jobs import Exchange
+from paceline.schedule.inputs.sources import ClusterSource
 from paceline.schedule.plans import Objective
 from paceline.schedule.policies import by_name
-from paceline.schedule.sources import ClusterSource
+from paceline.units import parse_size_bytes
 
 LAUNCHERS = ("local", "slurm", "ray")
 
@@ -55,15 +55,15 @@ class Request:
 def make_launcher(request: Request, run_dir: Path) -> Launcher:
     """The launcher of that name; an engine that cannot be reached is told at once."""
     if request.launcher == "local":
-        from paceline.launch.local import Local
+        from paceline.launch.launchers.local import Local
 
         return Local(run_dir)
     if request.launcher == "slurm":
-        from paceline.launch.slurm import Slurm
+        from paceline.launch.launchers.slurm import Slurm
 
         return Slurm(request.sbatch)
     if request.launcher == "ray":
-        from paceline.launch.ray import RayCluster
+        from paceline.launch.launchers.ray import RayCluster
 
         return RayCluster(request.address)
     raise UserError(

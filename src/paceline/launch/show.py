@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paceline.config.units import format_seconds
 from paceline.launch.store import Row, Store
+from paceline.units import format_seconds
 
 COLUMNS = ("job", "state", "servers", "iteration", "rate", "path", "expected end")
 _STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "starting": "cyan"}

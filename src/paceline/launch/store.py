@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.launch import schema
-from paceline.report.run_read import RunData, run_of
+from paceline.report.run.read import RunData, run_of
 
 FILE = "run.sqlite"
 Row = dict[str, Any]

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch import local
 from paceline.launch.environment import MARK
-from paceline.launch.protocol import Share, Task
+from paceline.launch.launchers import local
+from paceline.launch.launchers.protocol import Share, Task
 from paceline.launch.store import Store
-from paceline.live.client import ControlError, ControlPlane
-from paceline.live.sockets import own_address
+from paceline.live.net.sockets import own_address
+from paceline.live.switch_client import ControlError, ControlPlane
 from paceline.ports import free_port
 
 READY_LIMIT_S = 300.0

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from paceline.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UserError
 
 _MODULES = {
-    "agent": "paceline.live.agent_warm",
-    "switch": "paceline.live.switchd",
+    "agent": "paceline.live.agent.warm",
+    "switch": "paceline.live.switch.daemon",
     "worker": "paceline.torch.warm",
     "planner": "paceline.schedule.planning",
 }

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.report.run_read import RunData
+from paceline.report.run.read import RunData
 
 PLANNER = 1
 SWITCH = 2

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.config.toml import Section
-from paceline.config.units import (
+from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.sim.results import RunResult
+from paceline.sim.scenario import Scenario
+from paceline.toml import Section
+from paceline.units import (
     format_rate,
     format_seconds,
     format_size,
@@ -13,9 +16,6 @@ from paceline.config.units import (
     parse_size_bytes,
     parse_time_ns,
 )
-from paceline.report.page import COLOURS, Page, figure_layout
-from paceline.sim.results import RunResult
-from paceline.sim.scenario import Scenario
 
 COLUMNS = (
     "policy", "avg JCT", "makespan", "vs best", "memory used", "completions", "preemptions", "fallbacks",

@@ -1,4 +1,4 @@
-"""Compile a kernel with Numba, kept on disk (`paceline.numba_cache`).
+"""Compile a kernel with Numba, kept on disk (`paceline.compile.cache`).
 
 The first compilation after a change says so on stderr; every later start loads the machine code in a moment.
 `NUMBA_DISABLE_JIT=1` runs the same functions interpreted.
@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from paceline.numba_cache import config, is_on_disk, kept_on_disk
-from paceline.numba_linking import njit
+from paceline.compile.cache import config, is_on_disk, kept_on_disk
+from paceline.compile.linking import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import UserError
-from paceline.schedule.cluster import Cluster, ClusterFile
-from paceline.schedule.jobs import Job, check_fits
+from paceline.schedule.inputs.cluster import Cluster, ClusterFile
+from paceline.schedule.inputs.jobs import Job, check_fits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.config.units import format_seconds
 from paceline.errors import UserError
 from paceline.schedule import timeline
 from paceline.schedule.contention import Ints, Problem
 from paceline.schedule.plans import Objective, Placement, Schedule, score
+from paceline.units import format_seconds
 
 
 def explain(schedule: Schedule, name: str, objective: Objective) -> list[str]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.schedule import bounds, online, timeline
-from paceline.schedule.cluster import Cluster, Server
 from paceline.schedule.contention import Problem
-from paceline.schedule.jobs import Job
+from paceline.schedule.inputs.cluster import Cluster, Server
+from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.plans import Objective, Plan, Schedule
 from paceline.schedule.policies import Policy
 from paceline.schedule.policies.bco_plus import BcoPlus

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline.config.units import format_seconds
 from paceline.frames import dataframe
 from paceline.schedule.contention import Floats, Ints, Problem
+from paceline.units import format_seconds
 
 Objective = Literal["makespan", "jct"]
 

@@ -18,8 +18,10 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.config.toml import Section
-from paceline.config.units import (
+from paceline.generated import main, table
+from paceline.sim import faults, scenario
+from paceline.toml import Section
+from paceline.units import (
     format_rate,
     format_seconds,
     format_size,
@@ -27,8 +29,6 @@ from paceline.config.units import (
     parse_size_bytes,
     parse_time_ns,
 )
-from paceline.generated import main, table
-from paceline.sim import faults, scenario
 
 UNITS: dict[Any, str] = {parse_rate_bps: "rate", parse_size_bytes: "size", parse_time_ns: "time"}
 TABLES: dict[str, type[Section]] = {

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from paceline.config.toml import Section
-from paceline.config.units import Rate, TimeNs
+from paceline.toml import Section
+from paceline.units import Rate, TimeNs
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 

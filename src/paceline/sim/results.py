@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.units import format_seconds
-from paceline.dataplane import custodian as custody
-from paceline.dataplane.switch import COUNTER_NAMES
+from paceline.core.custodian import program as custody
+from paceline.core.switch.program import COUNTER_NAMES
 from paceline.frames import dataframe
-from paceline.sim import world as w
-from paceline.sim.build import Setup
+from paceline.sim.build.arrays import Setup
+from paceline.sim.engine import world as w
 from paceline.sim.help.coordinator import Coordinators, Decision
+from paceline.units import format_seconds
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from paceline.config.toml import Section, load
-from paceline.config.units import Rate, Size, TimeNs
-from paceline.dataplane.memory import POLICIES as SWITCH_POLICIES
-from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import SettingError
 from paceline.sim.faults import Faults
 from paceline.sim.models import (
@@ -23,6 +21,8 @@ from paceline.sim.models import (
     computation_heavy,
     profile,
 )
+from paceline.toml import Section, load
+from paceline.units import Rate, Size, TimeNs
 
 POLICIES = ("esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip")
 PolicyName = Literal["esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip"]
@@ -97,7 +97,7 @@ class SwitchMemory(Section):
 
 
 class Transport(Section):
-    """Sending side; see `dataplane/sender.py`."""
+    """Sending side; see `core/sender/program.py`."""
 
     window: Count | None = None
     """Packets without a result; under SwitchML the most that a pool gets. By default what suits the network:
@@ -106,7 +106,7 @@ class Transport(Section):
     window_min: Count = 8
     window_start: Count | None = None
     congestion: Literal["together", "aimd", "fixed", "alone"] = "together"
-    """How the window moves; see `dataplane/congestion.py`. `fixed` under SwitchML, `aimd` for the ring."""
+    """How the window moves; see `core/sender/congestion.py`. `fixed` under SwitchML, `aimd` for the ring."""
     queue_target: TimeNs = 0
     """`together`: a longer queue, seen in round trips, shrinks the window; 0: marks and losses alone do."""
     increase: Annotated[float, Field(gt=0)] | None = None
@@ -129,7 +129,7 @@ class Transport(Section):
 
 
 class Custodians(Section):
-    """Fallback hosts (ESA), parameter servers (ATP, ps); see `dataplane/custodian.py`."""
+    """Fallback hosts (ESA), parameter servers (ATP, ps); see `core/custodian/program.py`."""
 
     placement: Literal["dedicated", "workers"] = "dedicated"
     per_job: Annotated[int, Field(ge=1, le=64)] = 1

@@ -9,7 +9,7 @@ ranks."""
 import threading
 from collections.abc import Callable
 
-from paceline.torch.line import Line
+from paceline.torch.serial_thread import Line
 
 _here = threading.local()
 

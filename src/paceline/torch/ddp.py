@@ -4,7 +4,7 @@
     model.register_comm_hook(None, hook)
 
 The results of the layers nearest the input are needed first in the next forward pass, so their buckets go
-first; and a job with less time left goes before one with more (`paceline.priority`, ESA). `remaining_s` is the
+first; and a job with less time left goes before one with more (`paceline.core.priority`, ESA). `remaining_s` is the
 time the job still needs when the hook is made; it runs down by itself. Without it, the planner's latest word
 (`remaining.py`); without that, one hour.
 
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from paceline.priority import priority
+from paceline.core.priority import priority
 from paceline.torch.remaining import Expected
 from paceline.torch.settings import read_settings
 

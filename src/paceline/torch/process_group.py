@@ -2,7 +2,7 @@
 
 A `ProcessGroup` in Python around an inner Gloo group. All-reduces of one dense CPU tensor (SUM and AVG;
 float32, bfloat16, float16, int32) go to a *reducer*: shared memory, the network, or both. Everything else,
-and every collective that torch may add, goes to Gloo (`falling_through`): the inner group is registered as this
+and every collective that torch may add, goes to Gloo (`gloo_fallback`): the inner group is registered as this
 group's backend for CPU tensors, and as that of a plain group which does what is not overridden here.
 
 Whether an all-reduce is ours depends only on what all ranks have in common: format, operation, number of
@@ -22,12 +22,12 @@ import torch
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError, ProcessGroup
 
-from paceline.priority import priority as priority_of
+from paceline.core.priority import priority as priority_of
 from paceline.torch.callbacks import Callbacks
-from paceline.torch.falling_through import hand_over, plain_group, register_gloo
+from paceline.torch.gloo_fallback import hand_over, plain_group, register_gloo
 from paceline.torch.journal import Journal
-from paceline.torch.making import make_reducer
-from paceline.torch.reduction import (
+from paceline.torch.reduce.choose import make_reducer
+from paceline.torch.reduce.reduction import (
     DEFAULT_PRIORITY,
     DRAIN_S,
     KINDS,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import UserError
-from paceline.live.agent_config import STRAGGLER_MODES
+from paceline.live.agent.config import STRAGGLER_MODES
 
 
 @dataclass(frozen=True)

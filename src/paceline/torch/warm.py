@@ -5,8 +5,8 @@ python -m paceline.torch.warm
 
 import numpy as np
 
-from paceline.live import hostmem
-from paceline.torch import bulk
+from paceline.live.hostmem import group as hostmem
+from paceline.torch.failover import chunked_reduction
 from paceline.torch.takeover import keeper
 
 
@@ -19,7 +19,7 @@ def warm_up() -> None:
     group.give(total, "float32", values)
     group.close()
     keeper.warm_up()
-    bulk.warm_up()
+    chunked_reduction.warm_up()
 
 
 if __name__ == "__main__":

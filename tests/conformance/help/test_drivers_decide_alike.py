@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from paceline.dataplane.help.detect import COMPUTE_STRAGGLER
-from paceline.dataplane.help.ledger import Claim
-from paceline.dataplane.help.takeover import Paces
-from paceline.priority import priority
-from paceline.sim.build import build
+from paceline.core.help.detect import COMPUTE_STRAGGLER
+from paceline.core.help.ledger import Claim
+from paceline.core.help.takeover import Paces
+from paceline.core.priority import priority
+from paceline.sim.build.arrays import build
 from paceline.sim.help.coordinator import Coordinator
 from paceline.torch.takeover.keeper import Keeper
 from tests.sim.help.scenes import helped

@@ -3,8 +3,8 @@
 from typing import Any
 
 from paceline.sim.results import RunResult
+from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
-from paceline.sim.simulate import simulate
 from tests.sim.scenes import scene
 
 COMPUTE_S = 32e-6

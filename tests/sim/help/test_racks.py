@@ -1,6 +1,6 @@
 """Racks, places in masks, and who carries the bits of the dead."""
 
-from paceline.dataplane.help.shares import ALL_SHARES
+from paceline.core.help.shares import ALL_SHARES
 from paceline.sim.help.racks import Racks
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from paceline.dataplane.help.takeover import Grant, Paces
+from paceline.core.help.takeover import Grant, Paces
 from paceline.torch.takeover.keeper import Iteration, warm_up
 
 SECOND = 1_000_000_000

@@ -1,4 +1,4 @@
-"""The simulator's driver of `dataplane/help`: what a job's coordinator sees, and what it tells the workers.
+"""The simulator's driver of `core/help`: what a job's coordinator sees, and what it tells the workers.
 
 coordinator      one a job: events in, the parts below in their order
 helped_job       one job as its coordinator sees it; the log of decisions

@@ -10,10 +10,10 @@ dead worker that no helper has room for is adopted: one helper computes all of i
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from paceline.dataplane.help.ledger import Claim
-from paceline.dataplane.help.recovery import find_adoptable, find_orphan
-from paceline.dataplane.help.roles import choose_owners
-from paceline.dataplane.help.takeover import Grant, TakeoverPolicy
+from paceline.core.help.ledger import Claim
+from paceline.core.help.recovery import find_adoptable, find_orphan
+from paceline.core.help.roles import choose_owners
+from paceline.core.help.takeover import Grant, TakeoverPolicy
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
 from paceline.sim.help.racks import Racks

@@ -2,7 +2,7 @@
 
 The event loop stops when a worker asks something or when a coordinator wanted to be woken, `attend` answers, and the
 loop goes on. Decisions are rare (a few hundred an iteration), so they need not be compiled; what they decide by is the
-core's (`dataplane/help`). A message to a coordinator takes `straggler.latency`, and so does its answer;
+core's (`core/help`). A message to a coordinator takes `straggler.latency`, and so does its answer;
 workers ask ahead, so that they seldom wait for it.
 
 Every decision is kept with its reason, up to `EVENTS_MAX` a job.
@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.dataplane.help.detect import COMPUTE_STRAGGLER
-from paceline.dataplane.help.ledger import Ledgers
-from paceline.dataplane.help.takeover import Paces, TakeoverPolicy
-from paceline.sim import world as w
-from paceline.sim.build import Setup
+from paceline.core.help.detect import COMPUTE_STRAGGLER
+from paceline.core.help.ledger import Ledgers
+from paceline.core.help.takeover import Paces, TakeoverPolicy
+from paceline.sim.build.arrays import Setup
+from paceline.sim.engine import world as w
+from paceline.sim.engine.event_queue import set_time
 from paceline.sim.help.claims import Claims
 from paceline.sim.help.epochs import Epochs
 from paceline.sim.help.helped_job import Decision, HelpedJob, Plan
@@ -30,7 +31,6 @@ from paceline.sim.help.passes import Passes
 from paceline.sim.help.racks import Racks
 from paceline.sim.help.recovery import Recovery
 from paceline.sim.help.watch import Watch
-from paceline.sim.queue import set_time
 
 __all__ = ["Coordinator", "Coordinators", "Decision"]
 

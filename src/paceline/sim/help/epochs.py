@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from paceline.dataplane import sender as sending
-from paceline.dataplane.help.roles import Leaders, choose_leaders
-from paceline.sim.build import Setup
+from paceline.core.help.roles import Leaders, choose_leaders
+from paceline.core.sender import program as sending
+from paceline.sim.build.arrays import Setup
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.orders import WAKE
 from paceline.sim.help.racks import Racks

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.sim import world as w
-from paceline.sim.build import Setup
+from paceline.sim.build.arrays import Setup
+from paceline.sim.engine import world as w
 from paceline.sim.help.orders import tell_job, tell_worker
 
 EVENTS_MAX = 2000

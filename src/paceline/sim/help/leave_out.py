@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.sim import world as w
-from paceline.sim.build import Setup
+from paceline.sim.build.arrays import Setup
+from paceline.sim.engine import world as w
 from paceline.sim.help.helped_job import HelpedJob, Plan
 from paceline.sim.help.orders import LAST, NOT_LAST, SEND
 from paceline.sim.help.watch import Watch

@@ -5,12 +5,12 @@ The iteration that they wait to begin is then not cut, nor are the next ones, so
 exchange and no more.
 """
 
-from paceline.dataplane.help.detect import BANDWIDTH_STRAGGLER, COMPUTE_STRAGGLER
-from paceline.dataplane.help.ledger import Ledgers
-from paceline.dataplane.help.micro_batching import CutPolicy, JobTimes
-from paceline.dataplane.wire import ENVELOPE_BYTES, HEADER_BYTES
-from paceline.sim import world as w
-from paceline.sim.build import NO_ITERATION, Setup
+from paceline.core.help.detect import BANDWIDTH_STRAGGLER, COMPUTE_STRAGGLER
+from paceline.core.help.ledger import Ledgers
+from paceline.core.help.micro_batching import CutPolicy, JobTimes
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.sim.build.arrays import NO_ITERATION, Setup
+from paceline.sim.engine import world as w
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.watch import Watch
 

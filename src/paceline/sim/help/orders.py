@@ -1,10 +1,10 @@
 """What a coordinator tells a worker or a job: the entry points from Python into the compiled hosts."""
 
-from paceline.dataplane.compiled import compiled
-from paceline.dataplane.sender import NEVER_NS
-from paceline.sim.compute import begin_backward, begin_exchange, begin_micro_batch, end_job, fail_job
-from paceline.sim.queue import set_time
-from paceline.sim.world import ABSENT, BACKWARD, FORWARD, TIMERS, World
+from paceline.compile.decorators import compiled
+from paceline.core.sender.program import NEVER_NS
+from paceline.sim.engine.event_queue import set_time
+from paceline.sim.engine.world import ABSENT, BACKWARD, FORWARD, TIMERS, World
+from paceline.sim.hosts.compute import begin_backward, begin_exchange, begin_micro_batch, end_job, fail_job
 
 ANOTHER = 0
 """Compute another micro-batch."""

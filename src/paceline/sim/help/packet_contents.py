@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.dataplane import sender as sending
-from paceline.dataplane.help.ledger import is_whole
+from paceline.core.help.ledger import is_whole
+from paceline.core.sender import program as sending
 from paceline.sim.help.claims import WAITING, Claims
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.racks import Racks

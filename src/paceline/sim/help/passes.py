@@ -6,8 +6,8 @@ leave layer by layer. If it races a straggler for the one that this works on, it
 told to stop. A straggler asks when it is ready, since others could not take what it held in advance.
 """
 
-from paceline.dataplane.help.ledger import Claim
-from paceline.sim import world as w
+from paceline.core.help.ledger import Claim
+from paceline.sim.engine import world as w
 from paceline.sim.help.claims import Claims
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching

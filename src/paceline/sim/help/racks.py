@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from paceline.dataplane import sender as sending
-from paceline.dataplane.help.shares import ALL_SHARES, place_of
+from paceline.core.help.shares import ALL_SHARES, place_of
+from paceline.core.sender import program as sending
 from paceline.sim.help.helped_job import HelpedJob
 
 

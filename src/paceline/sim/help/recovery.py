@@ -10,9 +10,9 @@ A helper has shares of one owner. An owner that no helper has room for is adopte
 left of it, and carries its bit.
 """
 
-from paceline.dataplane.help.recovery import choose_carriers
-from paceline.dataplane.help.takeover import Grant
-from paceline.sim import world as w
+from paceline.core.help.recovery import choose_carriers
+from paceline.core.help.takeover import Grant
+from paceline.sim.engine import world as w
 from paceline.sim.help.claims import RECALLED, WAITING, Claims, WorkPlan
 from paceline.sim.help.epochs import Epochs
 from paceline.sim.help.helped_job import HelpedJob

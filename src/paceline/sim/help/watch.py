@@ -1,6 +1,6 @@
 """Watching a job's workers: progress by windows, who straggles, who is dead, and whether anything moves at all.
 
-Progress is what detection wants (`dataplane/help/detect.py`): chunks computed and chunks delivered. A pass that was
+Progress is what detection wants (`core/help/detect.py`): chunks computed and chunks delivered. A pass that was
 computed counts for as many chunks as its part of the iteration's computation, so a slow worker shows long before it
 should have sent; what others have taken of it counts as well. Delivered is that, less what waits to be sent, as far as
 others have sent it: a worker that is ready before them has to wait, and is not slow.
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.dataplane.help.detect import (
+from paceline.core.help.detect import (
     LEADING,
     ROLE_NAMES,
     coupled_lag,
@@ -20,8 +20,8 @@ from paceline.dataplane.help.detect import (
     explain,
     new_detection,
 )
-from paceline.dataplane.sender import NEVER_NS
-from paceline.sim import world as w
+from paceline.core.sender.program import NEVER_NS
+from paceline.sim.engine import world as w
 from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.orders import STOP
 

@@ -8,7 +8,7 @@
 
 Every rank gives the micro-batches that are its own, as indices that any rank can load, and a function that
 computes one of them and leaves its gradient in `.grad`, as `backward` does. Who computes which one is settled
-while the iteration runs (`dataplane/help/takeover.py`); each counts exactly once. A micro-batch's gradient is kept
+while the iteration runs (`core/help/takeover.py`); each counts exactly once. A micro-batch's gradient is kept
 apart until the keeper has said that it counts, so that one that came second can be thrown away.
 """
 
@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.dataplane.help.shares import MICRO_BATCHES_MAX
+from paceline.core.help.shares import MICRO_BATCHES_MAX
 from paceline.torch.takeover.client import Client, TakeoverError
 from paceline.torch.takeover.report import Report
 from paceline.torch.takeover.server import KeeperServer

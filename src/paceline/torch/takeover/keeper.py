@@ -1,6 +1,6 @@
 """What the keeper makes of the ranks' messages: claims on the ledgers of one iteration after the other. No I/O.
 
-The driver of `dataplane/help/takeover.py` in PyTorch: every rank's ledger is open to all from the start, and a rank
+The driver of `core/help/takeover.py` in PyTorch: every rank's ledger is open to all from the start, and a rank
 is sent from one to the next by progress alone. A request has an `id`, and so has its answer. A claim is answered when
 there is something for the rank, or when the iteration is frozen; a claim `ahead` is answered at once. A rank whose
 claim became worthless is told so unasked. Messages and the time go in, messages come out: `server.py` carries them.
@@ -9,8 +9,8 @@ claim became worthless is told so unasked. Messages and the time go in, messages
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from paceline.dataplane.help.ledger import Claim, Ledgers
-from paceline.dataplane.help.takeover import Fenced, Grant, Paces, TakeoverPolicy, Wait
+from paceline.core.help.ledger import Claim, Ledgers
+from paceline.core.help.takeover import Fenced, Grant, Paces, TakeoverPolicy, Wait
 
 REASONS_MAX = 1000
 

@@ -1,1 +1,0 @@
-"""Reading what users write: units, and validated TOML whose errors name a line."""

@@ -1,0 +1,1 @@
+"""Host-side sums: ATP's parameter server, ESA's fallback host, SA-ATP's leading worker."""

@@ -1,0 +1,1 @@
+"""Tensors as integers that switches can add: blocks, exact sums, exponents, layouts."""

@@ -1,0 +1,260 @@
+"""Tensors to packets and back, in the pass that writes or reads the packet: blocks of floats, and integers.
+
+`layout` says which numbers a chunk carries. Here a chunk's payload is written from a tensor (`write_chunk`) and
+a result's payload is read into it (`read_chunk`); both are bit for bit the same on every worker. How exponents are
+agreed on is in `exponents`.
+
+**Blocks.** A block's numbers go as `rint(x * 2**(bits - e))`, as `core/numbers/fixedpoint.py` says, with the block's
+agreed exponent e; integer sums are exact, in any order. **Error**, for n workers: at most `error_bound(...)`, that
+is n/2 quanta of 2**(e - bits), and one rounding to the output's format.
+
+**NaN and infinities** come out as a float sum would give them: a NaN, or infinities of both signs, give NaN; an
+infinity gives itself. A block that holds one anywhere is sent with fewer bits: the upper bits of each integer are two
+counters, of +inf and of -inf (a NaN raises both). The finite numbers of such a block are then coarser: `nonfinite`
+of `error_bound`. Other blocks are not touched.
+
+**Integers** wrap modulo 2**32. **avg** divides the sum by n: floats before the one rounding, integers towards zero.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
+from paceline.core.numbers import fixedpoint
+from paceline.core.numbers.exact import as_float, narrow_to, read_exact, write_exact
+from paceline.core.numbers.exponents import (
+    DISAGREED,
+    NONFINITE,
+    is_mixed,
+    read_exponents,
+    write_exponents,
+)
+from paceline.core.numbers.fixedpoint import EXPONENT_ZERO, sum_bits
+from paceline.core.numbers.layout import (
+    AVG,
+    BFLOAT16,
+    DATA,
+    EXPONENTS,
+    FLOAT16,
+    FLOAT32,
+    INT32,
+    field_bits,
+)
+from paceline.core.numbers.views import f32_at, i32_at, u16_at
+
+_WORD = 0xFFFFFFFF
+
+
+def error_bound(peak: float, workers: int, nonfinite: bool = False) -> float:
+    """The most by which a sum, before its one rounding, can differ from the true one; `peak` is max|x| of the block.
+
+    A block is at most `BLOCK_ELEMENTS` numbers in a row (at least one chunk). Tensors small enough for the exact form
+    have no such error.
+    """
+    if peak == 0.0:
+        return 0.0
+    exponent = int(fixedpoint.block_exponent(np.array([peak], dtype=np.float32)))
+    bits = mixed_bits(workers) if nonfinite else sum_bits(workers)
+    return float(workers * 2.0 ** (exponent - bits - 1))
+
+
+@compiled
+def mixed_bits(workers: int) -> int:
+    """Bits of magnitude of a contribution in a block with two counters above the sum."""
+    return sum_bits(workers) - 2 * field_bits(workers)
+
+
+@compiled_inner
+def _power(exponent: int) -> float:
+    return float(np.ldexp(1.0, np.int32(exponent)))
+
+
+# --- whole blocks of finite numbers ------------------------------------------------------------------------
+
+
+@compiled
+def encode_f32(values: Any, scale: float, out: Any) -> None:
+    """`rint(x * scale)`; scales are powers of two, and float32 is exact wherever it can hold the scale."""
+    if 2.0**-126 <= scale <= 2.0**127:
+        factor = np.float32(scale)
+        for i in range(out.shape[0]):
+            out[i] = np.int32(np.rint(values[i] * factor))
+    else:
+        for i in range(out.shape[0]):
+            out[i] = np.int32(np.rint(np.float64(values[i]) * scale))
+
+
+@compiled
+def decode_f32(values: Any, unit: float, divisor: int, out: Any) -> None:
+    """`integer * unit / divisor`, rounded once to float32."""
+    if divisor == 1 and 2.0**-126 <= unit <= 2.0**90:
+        # One rounding, of the integer; the product with a power of two is exact, and no subnormal.
+        factor = np.float32(unit)
+        for i in range(out.shape[0]):
+            out[i] = np.float32(values[i]) * factor
+    else:
+        for i in range(out.shape[0]):
+            out[i] = as_float(np.float64(values[i]) * unit / divisor)
+
+
+@compiled
+def encode_16(values: Any, kind: int, scale: float, out: Any) -> None:
+    """As `encode_f32`, from 16-bit patterns."""
+    if kind == BFLOAT16:
+        for i in range(out.shape[0]):
+            value = np.uint32(np.uint32(values[i]) << np.uint32(16)).view(np.float32)
+            out[i] = np.int32(np.rint(np.float64(value) * scale))
+    else:
+        for i in range(out.shape[0]):
+            out[i] = np.int32(np.rint(np.float64(fixedpoint._widen_f16(values[i])) * scale))
+
+
+@compiled
+def decode_16(values: Any, kind: int, unit: float, divisor: int, out: Any) -> None:
+    """As `decode_f32`, to 16-bit patterns."""
+    for i in range(out.shape[0]):
+        out[i] = narrow_to(kind, np.float64(values[i]) * unit / divisor)
+
+
+# --- blocks with a NaN or an infinity ----------------------------------------------------------------------
+
+
+@compiled_inner
+def _number(address: int, at: int, kind: int) -> float:
+    if kind == FLOAT32:
+        return float(f32_at(address + 4 * at, 1)[0])
+    pattern = u16_at(address + 2 * at, 1)[0]
+    if kind == FLOAT16:
+        return float(fixedpoint._widen_f16(pattern)) if pattern & 0x7C00 != 0x7C00 else _special(pattern, 10)
+    return float(np.uint32(np.uint32(pattern) << np.uint32(16)).view(np.float32))
+
+
+@compiled_inner
+def _special(pattern: int, mantissa: int) -> float:
+    if np.int64(pattern) & ((1 << mantissa) - 1):
+        return float(np.nan)
+    return float(-np.inf if np.int64(pattern) & 0x8000 else np.inf)
+
+
+@compiled_apart
+def _encode_mixed(address: int, first: int, kind: int, scale: float, workers: int, out: Any) -> None:
+    width = field_bits(workers)
+    low = 32 - 2 * width
+    for i in range(out.shape[0]):
+        value = _number(address, first + i, kind)
+        word = np.int64(0)
+        if np.isfinite(value):
+            word = np.int64(np.rint(value * scale))
+        else:
+            if not value < 0.0:
+                word += np.int64(1) << low
+            if not value > 0.0:
+                word += np.int64(1) << (low + width)
+        word &= _WORD
+        out[i] = np.int32(word - 2**32 if word >= 2**31 else word)
+
+
+@compiled_apart
+def _decode_mixed(
+    values: Any, unit: float, workers: int, divisor: int, address: int, first: int, kind: int
+) -> None:
+    width = field_bits(workers)
+    low = 32 - 2 * width
+    for i in range(values.shape[0]):
+        word = np.int64(values[i]) & _WORD
+        total = word & ((1 << low) - 1)
+        if total >= 1 << (low - 1):
+            total -= 1 << low
+        counters = ((word - total) & _WORD) >> low
+        value = float(total) * unit / divisor
+        if counters != 0:
+            above = counters & ((1 << width) - 1)
+            value = np.nan if above and counters >> width else (np.inf if above else -np.inf)
+        if kind == FLOAT32:
+            f32_at(address + 4 * (first + i), 1)[0] = as_float(value)
+        else:
+            u16_at(address + 2 * (first + i), 1)[0] = narrow_to(kind, value)
+
+
+# --- chunks ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def write_chunk(layout: Any, place: Any, address: int, kind: int, exponents: Any, payload: int) -> None:
+    """Write a chunk's payload, `place.count` integers at the address `payload`, from the tensor at `address`."""
+    out = i32_at(payload, place.count)
+    if place.kind == EXPONENTS:
+        write_exponents(layout, place, address, kind, out)
+    elif place.kind != DATA:
+        write_exact(address, kind, layout.signature, out)
+    elif kind == INT32:
+        values = i32_at(address + 4 * place.first, place.count)
+        for i in range(place.count):
+            out[i] = values[i]
+    else:
+        exponent = exponents[place.first // (layout.block_chunks * layout.elements)]
+        _write_block(place, address, kind, exponent, layout.workers, out)
+
+
+@compiled
+def _write_block(place: Any, address: int, kind: int, exponent: int, workers: int, out: Any) -> None:
+    if is_mixed(exponent):
+        exponent -= NONFINITE
+        scale = 0.0 if exponent == EXPONENT_ZERO else _power(mixed_bits(workers) - exponent)
+        _encode_mixed(address, place.first, kind, scale, workers, out)
+    elif exponent == EXPONENT_ZERO:
+        for i in range(place.count):
+            out[i] = 0
+    elif kind == FLOAT32:
+        encode_f32(f32_at(address + 4 * place.first, place.count), _power(sum_bits(workers) - exponent), out)
+    else:
+        halves = u16_at(address + 2 * place.first, place.count)
+        encode_16(halves, kind, _power(sum_bits(workers) - exponent), out)
+
+
+@compiled
+def read_chunk(
+    layout: Any, place: Any, address: int, kind: int, op: int, exponents: Any, payload: int
+) -> int:
+    """Read a result's payload into the tensor, or into `exponents`; 0, or `DISAGREED`."""
+    values = i32_at(payload, place.count)
+    divisor = layout.workers if op == AVG else 1
+    if place.kind == EXPONENTS:
+        return read_exponents(layout, place, values, exponents)
+    if place.kind != DATA:
+        if values[0] != layout.signature * layout.workers:
+            return DISAGREED
+        read_exact(values, address, kind, divisor, layout.numbers)
+    elif kind == INT32:
+        out = i32_at(address + 4 * place.first, place.count)
+        if divisor == 1:
+            for i in range(place.count):
+                out[i] = values[i]
+        else:
+            for i in range(place.count):
+                total = np.int64(values[i])
+                out[i] = total // divisor if total >= 0 else -(-total // divisor)
+    else:
+        exponent = exponents[place.first // (layout.block_chunks * layout.elements)]
+        _read_block(place, values, exponent, layout.workers, divisor, address, kind)
+    return 0
+
+
+@compiled
+def _read_block(
+    place: Any, values: Any, exponent: int, workers: int, divisor: int, address: int, kind: int
+) -> None:
+    if is_mixed(exponent):
+        exponent -= NONFINITE
+        unit = 0.0 if exponent == EXPONENT_ZERO else _power(exponent - mixed_bits(workers))
+        _decode_mixed(values, unit, workers, divisor, address, place.first, kind)
+        return
+    unit = 0.0 if exponent == EXPONENT_ZERO else _power(exponent - sum_bits(workers))
+    if divisor & (divisor - 1) == 0:
+        unit /= divisor
+        divisor = 1
+    if kind == FLOAT32:
+        decode_f32(values, unit, divisor, f32_at(address + 4 * place.first, place.count))
+    else:
+        decode_16(values, kind, unit, divisor, u16_at(address + 2 * place.first, place.count))

@@ -1,0 +1,165 @@
+"""How a tensor becomes chunks: which numbers a chunk carries, and in which order chunks go.
+
+Three forms, chosen by what every worker knows (dtype, size, number of workers):
+
+- `INTEGERS`: int32 goes as it is.
+- `EXACT`: a small float tensor goes in one chunk, each number spread over lanes so wide that sums lose nothing
+  (`exact`): one round trip, and the result is the exact sum rounded once.
+- `BLOCKS`: numbers go as integers under an exponent that a block shares (`tensors`). Workers first agree on the
+  exponents: an *exponent chunk* ahead of its *section* (several blocks) carries, for each block, a counter for each
+  possible exponent, of which each worker raises one; the highest counter that is not zero is the maximum.
+
+Order of the chunks of a tensor with sections S0, S1, ...: X0 X1 S0 X2 S1 X3 S2 ...: the exponents of a section travel
+while the section before it does, so that agreeing costs a round trip at the beginning of a tensor only.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.compile.decorators import compiled, compiled_inner
+from paceline.core.numbers.fixedpoint import EXPONENT_MAX, EXPONENT_MIN
+
+INTEGERS = 0
+EXACT = 1
+BLOCKS = 2
+MODE_NAMES = ("integers", "exact", "blocks")
+
+FLOAT32 = 0
+BFLOAT16 = 1
+FLOAT16 = 2
+INT32 = 3
+DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16, "int32": INT32}
+ITEM_BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT16: 2, INT32: 4}
+
+SUM = 0
+AVG = 1
+OPS = {"sum": SUM, "avg": AVG}
+
+EXACT_LANES = 13
+"""Lanes of a number in the exact form: twelve of 24 bits, one for what is not finite."""
+FIELDS = EXPONENT_MAX - EXPONENT_MIN + 3
+"""Counters of a block: one for zero, one for each exponent, one for a NaN or an infinity."""
+BLOCK_ELEMENTS = 16384
+"""About how many numbers share an exponent."""
+ELEMENTS_MIN = 96
+"""A chunk must have room for the counters of one block, for up to 64 workers, and the signature."""
+
+EXPONENTS = 0
+DATA = 1
+WHOLE = 2
+
+LAYOUT = np.dtype(
+    [
+        ("numbers", "i8"),
+        ("chunks", "i8"),
+        ("data_chunks", "i8"),
+        ("blocks", "i8"),
+        ("sections", "i8"),
+        ("section_chunks", "i8"),
+        ("block_chunks", "i8"),
+        ("section_blocks", "i8"),
+        ("signature", "i4"),
+        ("mode", "i4"),
+        ("elements", "i4"),
+        ("workers", "i4"),
+        ("lanes", "i4"),
+        ("field_bits", "i4"),
+    ],
+    align=True,
+)
+"""The layout of one tensor; `lanes` are those of a block in an exponent chunk."""
+
+PLACE = np.dtype(
+    [("chunk", "i8"), ("task", "i8"), ("first", "i8"), ("count", "i4"), ("numbers", "i4"), ("kind", "i4")],
+    align=True,
+)
+"""A chunk: `EXPONENTS` of section `first`; `DATA` from number `first` on; the `WHOLE` tensor. `count` lanes."""
+
+
+@compiled
+def field_bits(workers: int) -> int:
+    """Bits of a counter that up to `workers` may raise by one."""
+    bits = 1
+    while (1 << bits) <= workers:
+        bits += 1
+    return bits
+
+
+@compiled
+def lay_out(layout: Any, size: int, dtype: int, op: int, elements: int, workers: int) -> None:
+    """Fill in the layout of a tensor of `size` numbers, in chunks of `elements` lanes."""
+    layout.numbers = size
+    layout.elements = elements
+    layout.workers = workers
+    layout.signature = ((size * 8 + dtype * 2 + op) * 40503 & 0x7FFFFFFF) % 1_000_003
+    layout.field_bits = field_bits(workers)
+    per_lane = 32 // layout.field_bits
+    layout.lanes = (FIELDS + per_lane - 1) // per_lane
+    layout.block_chunks = max(1, BLOCK_ELEMENTS // elements)
+    layout.section_blocks = max(1, (elements - 1) // layout.lanes)
+    layout.section_chunks = layout.section_blocks * layout.block_chunks
+    layout.data_chunks = (size + elements - 1) // elements
+    layout.blocks = (layout.data_chunks + layout.block_chunks - 1) // layout.block_chunks
+    layout.sections = 0
+    if dtype == INT32:
+        layout.mode = INTEGERS
+        layout.chunks = layout.data_chunks
+    elif 1 + EXACT_LANES * size <= elements:
+        layout.mode = EXACT
+        layout.chunks = 1
+    else:
+        layout.mode = BLOCKS
+        layout.sections = (layout.blocks + layout.section_blocks - 1) // layout.section_blocks
+        layout.chunks = layout.data_chunks + layout.sections
+
+
+@compiled
+def find_place(layout: Any, local: int, place: Any) -> None:
+    """What the tensor's chunk number `local` carries; `place.chunk` and `place.task` are the caller's."""
+    if layout.mode == EXACT:
+        place.kind = WHOLE
+        place.first = 0
+        place.numbers = layout.numbers
+        place.count = 1 + EXACT_LANES * layout.numbers
+        return
+    data = local
+    if layout.mode == BLOCKS:
+        data, section = _of_sections(layout, local)
+        if section >= 0:
+            place.kind = EXPONENTS
+            place.first = section
+            blocks = min(layout.section_blocks, layout.blocks - section * layout.section_blocks)
+            place.numbers = blocks
+            place.count = 1 + layout.lanes * blocks
+            return
+    place.kind = DATA
+    place.first = data * layout.elements
+    place.numbers = min(layout.elements, layout.numbers - place.first)
+    place.count = place.numbers
+
+
+@compiled_inner
+def _of_sections(layout: Any, local: int) -> Any:
+    """(data chunk, -1) or (-1, section whose exponents it carries)."""
+    sections = layout.sections
+    period = layout.section_chunks + 1
+    data = np.int64(-1)
+    section = np.int64(-1)
+    if local >= sections + (sections - 1) * layout.section_chunks:
+        data = np.int64(local - sections)
+    elif local < 2:
+        section = np.int64(local)
+    elif (local - 2) % period == layout.section_chunks:
+        section = np.int64((local - 2) // period + 2)
+    else:
+        data = np.int64((local - 2) // period * layout.section_chunks + (local - 2) % period)
+    return data, section
+
+
+@compiled
+def sendable(layout: Any, agreed: int) -> int:
+    """How many of its chunks may be sent when the exponents of the first `agreed` sections are known."""
+    if layout.mode != BLOCKS or agreed >= layout.sections:
+        return int(layout.chunks)
+    return int(min(agreed + 2, layout.sections) + agreed * layout.section_chunks)

@@ -1,0 +1,168 @@
+"""A chunk's flight from one state to the next: the steps that `program.py` and `roles.py` share.
+
+Each function makes one change of state of `FLIGHT_STATES` and keeps the sender's counts true: `unfinished` chunks have
+no result, of them `lost` wait to be sent again, `credited` wait for their result alone, `asking` for a query, and
+`behind` lie below the highest chunk that is done or credited, or are that one.
+"""
+
+from typing import Any
+
+from paceline.compile.decorators import compiled, compiled_apart
+from paceline.core.sender.congestion import on_loss
+from paceline.core.sender.rtt import due_ns, is_overtaken
+from paceline.core.sender.state import CREDITED, DONE, IDLE, LOST, QUEUED, SENT, Senders
+
+CREDIT_BACKOFF = 2
+"""A credited chunk is asked for later than a sent one: after so many doublings of the timer."""
+
+
+@compiled
+def make_ready(senders: Senders, i: int, k: int) -> None:
+    """Pool: the chunk in place `k` may be sent, in its turn."""
+    sender = senders.state[i]
+    senders.flights[i, k].state = QUEUED
+    senders.ready[i, (sender.ready_head + sender.ready_count) % sender.span] = k
+    sender.ready_count += 1
+
+
+@compiled
+def mark_lost(sender: Any, flight: Any) -> None:
+    """It is to be sent again."""
+    if sender.lost == 0 or flight.chunk < sender.resend_from:
+        sender.resend_from = flight.chunk
+    if flight.state == CREDITED:
+        sender.credited -= 1
+    stop_asking(sender, flight)
+    flight.state = LOST
+    flight.counted = 0
+    sender.lost += 1
+
+
+@compiled
+def mark_credited(sender: Any, flight: Any, now_ns: int) -> None:
+    """Its custodian counts it, or there is nothing to send: only the result is missing."""
+    if flight.state == LOST:
+        sender.lost -= 1
+    flight.state = CREDITED
+    flight.fresh = 0
+    flight.sent_ns = now_ns
+    flight.backoff = CREDIT_BACKOFF
+    sender.credited += 1
+    if flight.chunk == sender.oldest:
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
+
+
+@compiled
+def start_asking(sender: Any, flight: Any) -> None:
+    """A query about it is to be sent."""
+    if flight.asks == 0:
+        if sender.asking == 0 or flight.chunk < sender.ask_from:
+            sender.ask_from = flight.chunk
+        flight.asks = 1
+        sender.asking += 1
+
+
+@compiled
+def stop_asking(sender: Any, flight: Any) -> None:
+    """The query has been sent, or is not needed any more."""
+    if flight.asks != 0:
+        flight.asks = 0
+        sender.asking -= 1
+
+
+@compiled
+def overtake(sender: Any, chunk: int) -> None:
+    """A chunk is done or credited: those below it that have no result are behind, and so is itself until it has one."""
+    if chunk > sender.highest_done:
+        sender.behind += chunk - sender.highest_done
+        sender.highest_done = chunk
+
+
+@compiled
+def void_credit(sender: Any) -> None:
+    """An epoch ends, and its credit with it: a chunk is behind only if a result overtook it.
+
+    All between the highest result and the highest credit were behind, since none of them has a result.
+    """
+    sender.behind -= sender.highest_done - sender.highest_result
+    sender.highest_done = sender.highest_result
+
+
+@compiled
+def finish(senders: Senders, i: int, chunk: int) -> None:
+    """Its result (or receipt) has come."""
+    sender = senders.state[i]
+    k = chunk % sender.span
+    flight = senders.flights[i, k]
+    if flight.state == LOST:
+        sender.lost -= 1
+    elif flight.state == CREDITED:
+        sender.credited -= 1
+    stop_asking(sender, flight)
+    sender.unfinished -= 1
+    overtake(sender, chunk)
+    sender.behind -= 1
+    sender.highest_result = max(sender.highest_result, chunk)
+    if sender.pool != 0:
+        flight.chunk = chunk + sender.span
+        flight.resends = flight.backoff = 0
+        flight.state = IDLE
+        if flight.chunk < sender.released:
+            make_ready(senders, i, k)
+        return
+    flight.state = DONE
+    while sender.oldest < sender.next and senders.flights[i, sender.oldest % sender.span].state == DONE:
+        senders.flights[i, sender.oldest % sender.span].state = IDLE
+        sender.oldest += 1
+
+
+@compiled
+def find_lost(senders: Senders, i: int, now_ns: int) -> None:
+    """Judge, once each, the chunks that later results have overtaken by enough, in distance and in time."""
+    sender = senders.state[i]
+    sender.scan = max(sender.scan, sender.oldest)
+    patience_ns = sender.reorder_rtts * sender.srtt_ns
+    limit = min(sender.highest_done - sender.reorder_chunks, sender.next - 1)
+    found = False
+    while sender.scan <= limit:
+        flight = senders.flights[i, sender.scan % sender.span]
+        if flight.state == SENT and flight.resends == 0:
+            if now_ns - flight.sent_ns < patience_ns:
+                break
+            mark_lost(sender, flight)
+            found = True
+        sender.scan += 1
+    if found:
+        on_loss(sender)
+
+
+@compiled
+def watch_overtaken(senders: Senders, i: int) -> None:
+    """A result came: the oldest chunk, if it was overtaken by now, is due sooner."""
+    sender = senders.state[i]
+    oldest = senders.flights[i, sender.oldest % sender.span]
+    if oldest.state == SENT and oldest.chunk == sender.oldest and is_overtaken(sender, oldest.chunk):
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, oldest))
+
+
+@compiled_apart
+def watch_credited(senders: Senders, i: int, now_ns: int) -> None:
+    """A result came: the oldest credited chunk is on its timer, those that were overtaken are judged soon."""
+    sender = senders.state[i]
+    oldest = senders.flights[i, sender.oldest % sender.span]
+    if oldest.state == CREDITED:
+        sender.timer_ns = min(sender.timer_ns, max(due_ns(sender, oldest), now_ns + sender.rto_ns))
+    elif sender.highest_result > sender.oldest:
+        sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
+
+
+@compiled
+def ask_when_due(sender: Any, flight: Any, now_ns: int) -> None:
+    """A chunk that has waited for long enough is asked for, and the wait begins anew."""
+    if due_ns(sender, flight) <= now_ns:
+        flight.sent_ns = now_ns
+        flight.backoff += 1
+        if flight.backoff > sender.resends_max:
+            sender.failed = 1
+        start_asking(sender, flight)
+    sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))

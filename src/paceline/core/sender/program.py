@@ -1,0 +1,366 @@
+"""A worker's sending side: which chunk goes next, when it goes again, and which results are new.
+
+The order of calls, for a driver:
+
+    release        gradients up to a chunk are ready
+    poll_transmit  fills in the next packet to send; repeat while it returns True
+    handle_result  a result (or a receipt) for a chunk has come: NEW, DUPLICATE or UNKNOWN
+    handle_receipts  the same for all chunks below a point, on point-to-point flows
+    handle_timeout call it at `timer_ns` or later; then poll again
+
+and, where stragglers are helped (`roles.py`): `take_role`, `set_share`, `handle_ack`, `handle_pull`. Which chunk is
+next is in `next_chunk.py`, the changes of a flight's state in `flights.py`.
+
+Two disciplines share the timers and the accounting. A *stream* sends in order, at most `window` chunks
+without a result and none further than `span` past the oldest [ATP: AIMD in packets, halved on ECN and on
+out-of-order results]. A *pool* has one chunk in flight in each of `span` slots, and chunk p + span follows
+only the result of p, whatever the other slots do [SwitchML].
+
+Timers follow RFC 6298: no sample from a chunk that was resent, and exponential back-off over the time-outs of
+a chunk. A stream also takes a chunk for lost when results at least `reorder_chunks` ahead of it have come and
+`reorder_rtts` round trips have passed since it was sent; each chunk is judged so once, or, where the path keeps the
+order (`in_order`), again and again with back-off. A chunk that timed out
+more than `resends_max` times sets `failed`: a wait never lasts for ever.
+"""
+
+from typing import Any
+
+from paceline.compile.decorators import compiled
+from paceline.core.bits import NO_BITS, mix
+from paceline.core.sender.congestion import (
+    end_round,
+    on_loss,
+    on_pure_rtt,
+    on_receipts,
+    on_result,
+    told_window,
+)
+from paceline.core.sender.flights import (
+    ask_when_due,
+    find_lost,
+    finish,
+    make_ready,
+    mark_lost,
+    watch_credited,
+    watch_overtaken,
+)
+from paceline.core.sender.next_chunk import next_chunk, poll_query, poll_silent
+from paceline.core.sender.roles import (
+    change_epoch,
+    handle_ack,
+    handle_nack,
+    handle_pull,
+    holds_result,
+    is_asked,
+    resend,
+    set_share,
+    take_role,
+    urgency,
+)
+from paceline.core.sender.rtt import due_ns, is_overtaken, sample_rtt
+from paceline.core.sender.state import (
+    ANSWER_IT,
+    CREDITED,
+    DONE,
+    DUPLICATE,
+    FLIGHT,
+    FLIGHT_STATES,
+    IDLE,
+    IGNORE,
+    LOST,
+    NEVER_NS,
+    NEW,
+    POLL,
+    QUEUED,
+    SENDER,
+    SENT,
+    UNKNOWN,
+    Senders,
+    new_senders,
+)
+from paceline.core.wire import ANSWER, COLLISION, CUSTODY, FLUSH, GRADIENT, MAGIC, VERSION
+
+__all__ = [
+    "ANSWER_IT",
+    "CREDITED",
+    "DONE",
+    "DUPLICATE",
+    "FLIGHT",
+    "FLIGHT_STATES",
+    "IDLE",
+    "IGNORE",
+    "LOST",
+    "NEVER_NS",
+    "NEW",
+    "POLL",
+    "QUEUED",
+    "SENDER",
+    "SENT",
+    "UNKNOWN",
+    "Senders",
+    "answer_pull",
+    "change_epoch",
+    "handle_ack",
+    "handle_nack",
+    "handle_pull",
+    "handle_receipts",
+    "handle_result",
+    "handle_timeout",
+    "holds_result",
+    "is_asked",
+    "new_senders",
+    "poll_transmit",
+    "release",
+    "resend",
+    "set_share",
+    "start",
+    "take_role",
+    "urgency",
+]
+
+
+@compiled
+def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
+    """Set the moving state of a configured sender to its beginning; its counters go on."""
+    sender = senders.state[i]
+    sender.oldest = sender.next = sender.released = sender.scan = sender.recover = 0
+    sender.unfinished = sender.lost = sender.resend_from = sender.ready_head = sender.ready_count = 0
+    sender.credited = sender.asking = sender.ask_from = sender.overtaken = sender.behind = 0
+    sender.srtt_ns = sender.rttvar_ns = 0.0
+    sender.failed = 0
+    sender.round_end = sender.suspect = 0
+    sender.agreed = sender.cut_queue_ns = sender.pressure = 0.0
+    sender.agreed_chunk = 0
+    sender.target_rise = 1.0
+    sender.round_marks, sender.round_fallbacks, sender.round_losses = (
+        sender.marks,
+        sender.fallbacks,
+        sender.losses,
+    )
+    sender.round_rtt_ns = sender.round_rtts = 0
+    sender.round_results, sender.round_resent, sender.round_timeouts = (
+        sender.results,
+        sender.resent,
+        sender.timeouts,
+    )
+    sender.rtt_min_ns = 0.0
+    sender.rtt_min_at_ns = 0
+    sender.window = min(max(window, sender.window_min), sender.window_max)
+    sender.threshold = sender.window_max
+    sender.rto_ns = rto_ns
+    sender.timer_ns = NEVER_NS
+    sender.highest_done = sender.highest_result = -1
+    for k in range(sender.span):
+        flight = senders.flights[i, k]
+        flight.chunk = k - sender.span if sender.pool == 0 else k
+        flight.state = IDLE
+        flight.resends = flight.backoff = 0
+        flight.fresh = flight.asks = flight.counted = 0
+        if sender.pool == 0:
+            # A hash of the job, then in a row: a job never collides with itself.
+            flight.index = (mix(sender.job + 1, 0) + k) % max(1, sender.slots)
+        else:
+            flight.index = k
+
+
+@compiled
+def release(senders: Senders, i: int, released: int) -> None:
+    """Gradients of all chunks below `released` are ready to be sent."""
+    sender = senders.state[i]
+    sender.released = max(sender.released, released)
+    if sender.pool == 0:
+        return
+    for k in range(sender.span):
+        flight = senders.flights[i, k]
+        if flight.state == IDLE and flight.chunk < sender.released:
+            make_ready(senders, i, k)
+
+
+@compiled
+def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
+    """Fill in the next packet, or say that there is none; the driver adds payload, priority and custodian.
+
+    It is a gradient, or a query, which has no payload (`count` is 0).
+    """
+    sender = senders.state[i]
+    if sender.failed != 0:
+        return False
+    if sender.silent != 0:
+        poll_silent(senders, i, now_ns)
+    packet.fan_in = sender.fan_in
+    if sender.asking == 0 or not poll_query(senders, i, packet):
+        chunk = -1 if sender.silent != 0 else next_chunk(senders, i)
+        if chunk < 0:
+            return False
+        flight = senders.flights[i, chunk % sender.span]
+        packet.flag = 0
+        if flight.state == LOST:
+            sender.lost -= 1
+            sender.resent += 1
+            flight.resends += 1
+            if sender.flush != 0 and flight.fresh == 0:
+                packet.flag = FLUSH
+            flight.fresh = 0
+        else:
+            flight.chunk = chunk
+            flight.resends = flight.backoff = 0
+            flight.counted = 0
+            sender.unfinished += 1
+            if sender.pool == 0:
+                sender.next = chunk + 1
+        flight.state = SENT
+        flight.sent_ns = now_ns
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
+        sender.sent += 1
+        if sender.custody != 0:
+            packet.flag |= CUSTODY
+        if sender.flush_always != 0:
+            # With custody it is complete by itself, and passes the aggregators by.
+            packet.flag |= FLUSH
+            packet.fan_in = 1
+        packet.kind = GRADIENT
+        packet.chunk = chunk
+        packet.count = sender.count
+        packet.index = flight.index
+    packet.magic = MAGIC
+    packet.version = VERSION
+    packet.job = sender.job
+    packet.epoch = sender.epoch
+    packet.mask = sender.mask
+    packet.fan_in_upper = sender.fan_in_upper
+    packet.rack = sender.rack
+    packet.level = 1
+    packet.worker = sender.worker
+    packet.share = sender.share
+    packet.owner = sender.owner
+    packet.window = told_window(sender)
+    packet.offer = 0
+    packet.tag = NO_BITS
+    return True
+
+
+@compiled
+def answer_pull(senders: Senders, i: int, packet: Any, count: int) -> None:
+    """A pull becomes its answer, with the aggregator index that goes on with it; the driver adds the values."""
+    sender = senders.state[i]
+    packet.kind = ANSWER
+    packet.flag = COLLISION
+    packet.count = count
+    packet.worker = sender.worker
+    packet.rack = sender.rack
+    packet.offer = senders.flights[i, packet.chunk % sender.span].index
+
+
+@compiled
+def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
+    """Take a result: NEW exactly once for each chunk that was sent."""
+    sender = senders.state[i]
+    chunk = packet.chunk
+    flight = senders.flights[i, chunk % sender.span]
+    if sender.pool == 0:
+        if chunk >= sender.next:
+            return UNKNOWN
+        if chunk < sender.oldest or flight.state == DONE:
+            sender.duplicates += 1
+            return DUPLICATE
+    elif flight.chunk != chunk or (flight.state != SENT and flight.state != LOST):
+        sender.duplicates += 1
+        return DUPLICATE
+    credited = flight.state == CREDITED
+    if flight.resends == 0 and not credited and (sender.in_order == 0 or chunk >= sender.highest_done):
+        if sender.inquires == 0:
+            sample_rtt(sender, now_ns - flight.sent_ns)
+        elif flight.backoff == 0:
+            _sample_inquiring(sender, packet, now_ns - flight.sent_ns)
+    elif sender.inquires != 0 and _was_lost(flight, packet):
+        on_loss(sender)
+    on_result(sender, packet, not credited)
+    if packet.flag & COLLISION:
+        flight.index = packet.offer % max(1, sender.slots)
+    finish(senders, i, chunk)
+    if sender.pool == 0:
+        if sender.inquires == 0:
+            find_lost(senders, i, now_ns)
+        if sender.in_order != 0:
+            watch_overtaken(senders, i)
+        end_round(sender, now_ns)
+    if sender.credited > 0:
+        watch_credited(senders, i, now_ns)
+    return NEW
+
+
+@compiled
+def _was_lost(flight: Any, packet: Any) -> bool:
+    """Did a result come only for the asking, so that the copy for this worker had been lost?"""
+    asked = flight.backoff > 0 and flight.counted == 0 and flight.resends == 0
+    return bool(asked and packet.flag & COLLISION == 0)
+
+
+@compiled
+def _sample_inquiring(sender: Any, packet: Any, rtt_ns: int) -> None:
+    """Who came last waited for nobody. For others a round trip is an upper bound, which tells only where it is less."""
+    if packet.worker == sender.worker and packet.flag & COLLISION == 0:
+        on_pure_rtt(sender, rtt_ns)
+        sample_rtt(sender, rtt_ns)
+    elif sender.srtt_ns == 0.0 or rtt_ns < sender.srtt_ns:
+        sample_rtt(sender, rtt_ns)
+
+
+@compiled
+def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: int) -> int:
+    """All chunks below a point have arrived (point-to-point flows); gives how many of them were news."""
+    sender = senders.state[i]
+    news = 0
+    if marked:
+        on_receipts(sender, sender.oldest, True)
+    last = min(below, sender.next)
+    if last > sender.oldest:
+        flight = senders.flights[i, (last - 1) % sender.span]
+        if flight.state == SENT and flight.resends == 0:
+            sample_rtt(sender, now_ns - flight.sent_ns)
+    while sender.oldest < last:
+        before = sender.oldest
+        finish(senders, i, before)
+        if not marked:
+            on_receipts(sender, before, False)
+        news += 1
+    return news
+
+
+@compiled
+def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
+    """Take overdue chunks for lost, or ask for them, and set the timer anew; gives how many there were."""
+    sender = senders.state[i]
+    sender.timer_ns = NEVER_NS
+    first = 0 if sender.pool != 0 else sender.oldest
+    last = sender.span if sender.pool != 0 else sender.next
+    overdue = 0
+    for position in range(first, last):
+        flight = senders.flights[i, position % sender.span]
+        if flight.state == CREDITED and (position == first or position < sender.overtaken):
+            ask_when_due(sender, flight, now_ns)
+        if flight.state != SENT:
+            continue
+        if sender.inquires != 0:
+            # Results come in order: the oldest, those that were overtaken, and those in doubt tell of all.
+            if position == first or position < sender.suspect or is_overtaken(sender, flight.chunk):
+                sender.timeouts += position > sender.highest_done and due_ns(sender, flight) <= now_ns
+                ask_when_due(sender, flight, now_ns)
+            continue
+        due = due_ns(sender, flight)
+        if due > now_ns:
+            sender.timer_ns = min(sender.timer_ns, due)
+            continue
+        flight.backoff += 1
+        if flight.backoff > sender.resends_max:
+            sender.failed = 1
+        mark_lost(sender, flight)
+        overdue += 1
+    sender.timeouts += overdue
+    if sender.credited > 0 and sender.highest_result > sender.oldest:
+        # Those that have been overtaken since the last look are asked for at the next.
+        sender.overtaken = sender.highest_result
+        sender.timer_ns = min(sender.timer_ns, now_ns + sender.rto_ns)
+    if overdue > 0:
+        on_loss(sender)
+    return overdue

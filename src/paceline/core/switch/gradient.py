@@ -1,0 +1,221 @@
+"""What a switch does with a gradient, under all policies but SwitchML's: add, complete, preempt, flush, fall back.
+
+Sums are merged only when they have nothing in common (`shares.py`), and leave as a result, or as a rack's sum, only
+when they are full. With custody a full sum of the leaders leaves for its custodian, and who has nobody to wait for
+passes the aggregators by. Ours: what happens to resends at the upper level.
+"""
+
+from typing import Any
+
+from paceline.compile.decorators import compiled_apart, compiled_inner
+from paceline.core.bits import NO_BITS, bit
+from paceline.core.help.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
+from paceline.core.switch.memory import (
+    EMPTY,
+    HELD,
+    POLICY_ATP,
+    POLICY_ESA,
+    TAKE,
+    add,
+    decide,
+    free,
+    holds,
+    is_full,
+    store,
+    swap,
+    take_out,
+)
+from paceline.core.switch.state import (
+    COMPLETIONS,
+    CONSUMED,
+    DOWN,
+    DOWNGRADES,
+    DROP_INDEX,
+    DROP_LEVEL,
+    DROPPED,
+    DUPLICATES,
+    FALLBACKS,
+    FLUSHES,
+    PASSES,
+    PREEMPTIONS,
+    TO_CUSTODIAN,
+    UP,
+    Switch,
+)
+from paceline.core.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, PARTIAL, RESULT
+
+
+@compiled_inner
+def gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
+    """A gradient of an active job that tells truly what is inside it."""
+    config = switch.config[s]
+    job = packet.job
+    if packet.index < 0 or packet.index >= config.slots:
+        switch.counters[s, job, DROP_INDEX] += 1
+        return DROPPED
+    at = config.first + packet.index
+    memory = switch.memory
+    slot = memory.slots[at]
+    flush = packet.flag & FLUSH
+    if packet.level != config.level:
+        return _gradient_from_below(switch, s, at, packet, buffer, row)
+    if slot.job == job and slot.epoch < packet.epoch:
+        # What it holds belongs to an epoch that is over, and comes again in this one.
+        free(memory, at)
+        switch.jobs[s, job].used -= 1
+    if packet.flag & CUSTODY and (packet.mask == NO_BITS or is_full(packet)):
+        # A straggler, or the only leader of its rack: nobody to wait for here.
+        switch.counters[s, job, PASSES] += 1
+        packet.kind = PARTIAL
+        return TO_CUSTODIAN
+    if holds(slot, packet):
+        meets = meeting(slot, packet)
+        if meets == OVERLAPPING:
+            if flush == 0:
+                switch.counters[s, job, DUPLICATES] += 1
+                return CONSUMED
+        elif meets == OTHER_OWNER:
+            packet.flag |= COLLISION
+            return _fall_back(switch, s, packet)
+        else:
+            add(memory, at, packet, buffer, row, now_ns)
+            if is_full(slot):
+                return _complete(switch, s, at, packet, buffer, row)
+        if flush != 0:
+            return give_out(switch, s, at, packet, buffer, row, FLUSHES)
+        return CONSUMED
+    if flush != 0:
+        return _fall_back(switch, s, packet)
+    record = switch.jobs[s, job]
+    if slot.state == EMPTY:
+        if record.used >= record.slots_max:
+            packet.flag |= COLLISION
+            return _fall_back(switch, s, packet)
+        store(memory, at, packet, buffer, row, now_ns)
+        record.used += 1
+    elif decide(config.policy, slot, packet.priority, now_ns, config.stale_ns, switch.random, s) == TAKE:
+        if is_full(packet):
+            # Complete by itself (the only worker of its rack): it needs no aggregator, the holder stays.
+            switch.counters[s, job, COMPLETIONS] += 1
+            return _send_complete(switch, s, packet, False)
+        if record.used >= record.slots_max and slot.job != job:
+            packet.flag |= COLLISION
+            return _fall_back(switch, s, packet)
+        return _preempt(switch, s, at, packet, buffer, row, now_ns)
+    else:
+        if config.policy == POLICY_ESA and slot.priority > 0:
+            slot.priority >>= 1
+            switch.counters[s, slot.job, DOWNGRADES] += 1
+        packet.flag |= COLLISION
+        return _fall_back(switch, s, packet)
+    if is_full(slot):
+        return _complete(switch, s, at, packet, buffer, row)
+    return CONSUMED
+
+
+@compiled_inner
+def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int) -> int:
+    """All contributions of this level are in: the sum leaves in the packet that brought the last one."""
+    config = switch.config[s]
+    slot = switch.memory.slots[at]
+    switch.counters[s, packet.job, COMPLETIONS] += 1
+    flush = packet.flag & FLUSH
+    priority, worker = packet.priority, packet.worker
+    take_out(switch.memory, at, packet, buffer, row)
+    # Who came last waited for nobody: its round trip is the network's alone.
+    packet.priority, packet.worker = priority, worker
+    packet.flag |= flush
+    keeps = config.policy == POLICY_ATP and packet.flag & CUSTODY == 0
+    if keeps:
+        slot.state = HELD
+    else:
+        free(switch.memory, at)
+        switch.jobs[s, packet.job].used -= 1
+    return _send_complete(switch, s, packet, keeps)
+
+
+@compiled_inner
+def _send_complete(switch: Switch, s: int, packet: Any, keeps: bool) -> int:
+    """A sum over all of this level leaves: up, to its custodian, or as the result to everyone."""
+    config = switch.config[s]
+    if packet.flag & CUSTODY or not _is_whole(packet):
+        packet.kind = PARTIAL
+        return TO_CUSTODIAN
+    if config.level == 1 and packet.fan_in_upper > 1:
+        _make_rack_sum(packet)
+        return UP
+    if keeps or config.relay != 0:
+        packet.kind = PARTIAL
+        return TO_CUSTODIAN
+    packet.kind = RESULT
+    packet.level = 1
+    return DOWN
+
+
+@compiled_inner
+def _is_whole(packet: Any) -> bool:
+    """Is nothing but whole workers of the packet's rack inside, so that a full sum is the sum over the rack?"""
+    return bool(packet.share == NO_BITS or (packet.share == ALL_SHARES and packet.owner >> 6 == packet.rack))
+
+
+@compiled_inner
+def _make_rack_sum(packet: Any) -> None:
+    packet.level = 2
+    packet.mask = bit(packet.rack)
+    packet.share = NO_BITS
+    packet.owner = 0
+    packet.kind = GRADIENT
+
+
+@compiled_apart
+def _gradient_from_below(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int) -> int:
+    """A single worker's resend at the upper switch: if its rack is already inside, the sum goes out."""
+    slot = switch.memory.slots[at]
+    if packet.level > switch.config[s].level:
+        switch.counters[s, packet.job, DROP_LEVEL] += 1
+        return DROPPED
+    if holds(slot, packet) and packet.flag & FLUSH and slot.mask & bit(packet.rack):
+        return give_out(switch, s, at, packet, buffer, row, FLUSHES)
+    return _fall_back(switch, s, packet)
+
+
+@compiled_apart
+def give_out(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int, counter: int) -> int:
+    """What the aggregator holds leaves for its custodian, and the aggregator is free."""
+    slot = switch.memory.slots[at]
+    switch.jobs[s, slot.job].used -= 1
+    switch.counters[s, slot.job, counter] += 1
+    take_out(switch.memory, at, packet, buffer, row)
+    free(switch.memory, at)
+    packet.kind = PARTIAL
+    if packet.flag & CUSTODY or switch.config[s].level > 1 or packet.fan_in_upper == 1:
+        return TO_CUSTODIAN
+    if is_full(packet) and _is_whole(packet):
+        # A whole rack: let the upper switch see that its sum must come out as well.
+        _make_rack_sum(packet)
+        packet.flag |= FLUSH
+        return UP
+    return TO_CUSTODIAN
+
+
+@compiled_inner
+def _fall_back(switch: Switch, s: int, packet: Any) -> int:
+    """No place for this packet here: it goes to its own custodian."""
+    switch.counters[s, packet.job, FALLBACKS] += 1
+    if switch.config[s].level == 1 and packet.fan_in_upper > 1 and packet.flag & (FLUSH | CUSTODY) == FLUSH:
+        return UP
+    packet.kind = PARTIAL
+    return TO_CUSTODIAN
+
+
+@compiled_apart
+def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
+    """The newcomer takes the aggregator; the old partial leaves for its own job's custodian."""
+    slot = switch.memory.slots[at]
+    switch.counters[s, packet.job, PREEMPTIONS] += 1
+    switch.jobs[s, slot.job].used -= 1
+    switch.jobs[s, packet.job].used += 1
+    swap(switch.memory, at, packet, buffer, row, now_ns)
+    packet.kind = PARTIAL
+    packet.flag |= COLLISION
+    return TO_CUSTODIAN

@@ -1,0 +1,232 @@
+"""Switch memory: the aggregators, and who may take one from whom.
+
+An aggregator holds the sum over exactly its `mask` and the `share` of its `owner`. It is empty when `job` is -1. All
+switches of a driver share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit
+integers whose width the driver chooses: a driver that carries no values has rows of width zero, and nothing else
+changes. `window` is the least of the windows that its contributors have.
+Only the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
+
+The policies differ only here and in when an aggregator is given back (`program.py`):
+
+- `switchml` [code]: a static pool for each job, two sets for each slot; nobody takes from anybody.
+- `atp` [code]: first come, first served. Ours: an aggregator untouched for `stale_ns` may be taken, since a
+  late duplicate would otherwise hold it for ever.
+- `esa` [ours, after the paper's abstract]: a strictly higher priority takes it; a failed try halves the
+  holder's priority, so that a stale holder does not last. Ties do not preempt.
+- `always-preempt`, `coin-flip` [ours]: strawmen that show what priority is worth.
+- `none`: no aggregation, for a plain parameter server.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.compile.decorators import compiled_inner
+from paceline.core.bits import NO_BITS, add_modulo, next_random, popcount
+from paceline.core.help.shares import ALL_SHARES
+from paceline.core.wire import CUSTODY, FLAGS_WITHOUT_FLUSH
+
+POLICY_NONE = 0
+POLICY_SWITCHML = 1
+POLICY_ATP = 2
+POLICY_ESA = 3
+POLICY_ALWAYS_PREEMPT = 4
+POLICY_COIN_FLIP = 5
+POLICIES = {
+    "none": POLICY_NONE,
+    "switchml": POLICY_SWITCHML,
+    "atp": POLICY_ATP,
+    "esa": POLICY_ESA,
+    "always-preempt": POLICY_ALWAYS_PREEMPT,
+    "coin-flip": POLICY_COIN_FLIP,
+}
+
+EMPTY = 0
+FILLING = 1
+HELD = 2
+"""Complete, and kept until the result comes back through the switch."""
+ANSWERED = 3
+"""SwitchML only: holds the final result, for a worker whose copy was lost."""
+STATE_NAMES = ("empty", "filling", "held", "answered")
+
+KEEP = 0
+TAKE = 1
+
+AGGREGATOR = np.dtype(
+    [
+        ("chunk", "i8"),
+        ("mask", "u8"),
+        ("share", "u8"),
+        ("since_ns", "i8"),
+        ("job", "i4"),
+        ("epoch", "i4"),
+        ("count", "i4"),
+        ("window", "i4"),
+        ("fan_in", "i2"),
+        ("fan_in_upper", "i2"),
+        ("custodian", "u2"),
+        ("worker", "u2"),
+        ("owner", "u2"),
+        ("rack", "u1"),
+        ("level", "u1"),
+        ("state", "u1"),
+        ("priority", "u1"),
+        ("flag", "u1"),
+    ],
+    align=True,
+)
+
+
+class Memory(NamedTuple):
+    """The aggregators of all switches of a driver, and their values."""
+
+    slots: Any
+    values: Any
+
+
+def new_memory(slots: int, width: int) -> Memory:
+    """Empty aggregators; `width` integers of payload are kept for each."""
+    records = np.zeros(max(slots, 1), dtype=AGGREGATOR).view(np.recarray)
+    records.job = -1
+    return Memory(records, np.zeros((max(slots, 1), width), dtype=np.int32))
+
+
+@compiled_inner
+def holds(slot: Any, packet: Any) -> bool:
+    """Is this aggregator working on the packet's chunk?"""
+    return bool(slot.chunk == packet.chunk and slot.job == packet.job and slot.epoch == packet.epoch)
+
+
+@compiled_inner
+def is_full(holder: Any) -> bool:
+    """Are all contributions of its level in an aggregator, or a packet? All shares of a worker stand for its bit.
+
+    With custody the fan-in is that of the leaders, and the straggler's part does not count.
+    """
+    count = popcount(holder.mask)
+    if holder.share == ALL_SHARES and holder.flag & CUSTODY == 0 and holder.owner >> 6 == holder.rack:
+        count += 1
+    return bool(count >= (holder.fan_in if holder.level == 1 else holder.fan_in_upper))
+
+
+@compiled_inner
+def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
+    """The packet's content becomes the aggregator's."""
+    slot = memory.slots[at]
+    slot.chunk = packet.chunk
+    slot.job = packet.job
+    slot.epoch = packet.epoch
+    slot.mask = packet.mask
+    slot.share = packet.share
+    slot.owner = packet.owner
+    slot.since_ns = now_ns
+    slot.count = packet.count
+    slot.window = packet.window
+    slot.fan_in = packet.fan_in
+    slot.fan_in_upper = packet.fan_in_upper
+    slot.custodian = packet.custodian
+    slot.worker = packet.worker
+    slot.rack = packet.rack
+    slot.level = packet.level
+    slot.state = FILLING
+    slot.priority = packet.priority
+    slot.flag = packet.flag
+    width = min(buffer.shape[1], memory.values.shape[1], packet.count)
+    for k in range(width):
+        memory.values[at, k] = buffer[row, k]
+
+
+@compiled_inner
+def add(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
+    """Add the packet's content; the caller has seen that the two have nothing in common."""
+    slot = memory.slots[at]
+    slot.since_ns = now_ns
+    slot.mask |= packet.mask
+    slot.window = min(slot.window, packet.window)
+    if packet.share:
+        slot.share |= packet.share
+        slot.owner = packet.owner
+    slot.flag |= packet.flag & FLAGS_WITHOUT_FLUSH
+    width = min(buffer.shape[1], memory.values.shape[1], packet.count)
+    for k in range(width):
+        memory.values[at, k] = add_modulo(memory.values[at, k], buffer[row, k])
+
+
+@compiled_inner
+def take_out(memory: Memory, at: int, packet: Any, buffer: Any, row: int) -> None:
+    """The aggregator's content leaves in the packet, whatever the packet was; the aggregator is unchanged."""
+    slot = memory.slots[at]
+    packet.chunk = slot.chunk
+    packet.job = slot.job
+    packet.epoch = slot.epoch
+    packet.mask = slot.mask
+    packet.share = slot.share
+    packet.owner = slot.owner
+    packet.count = slot.count
+    packet.window = slot.window
+    packet.fan_in = slot.fan_in
+    packet.fan_in_upper = slot.fan_in_upper
+    packet.custodian = slot.custodian
+    packet.worker = slot.worker
+    packet.rack = slot.rack
+    packet.level = slot.level
+    packet.priority = slot.priority
+    packet.flag = slot.flag
+    width = min(buffer.shape[1], memory.values.shape[1], packet.count)
+    for k in range(width):
+        buffer[row, k] = memory.values[at, k]
+
+
+@compiled_inner
+def swap(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
+    """Packet and aggregator change places: the newcomer stays, the old partial sum leaves."""
+    slot = memory.slots[at]
+    chunk, job, epoch, mask = slot.chunk, slot.job, slot.epoch, slot.mask
+    count, window, priority, flags = slot.count, slot.window, slot.priority, slot.flag
+    fan_in, fan_in_upper, custodian = slot.fan_in, slot.fan_in_upper, slot.custodian
+    worker, rack, level = slot.worker, slot.rack, slot.level
+    share, owner = slot.share, slot.owner
+    width = min(buffer.shape[1], memory.values.shape[1], max(slot.count, packet.count))
+    for k in range(width):
+        value = memory.values[at, k]
+        memory.values[at, k] = buffer[row, k]
+        buffer[row, k] = value
+    slot.chunk, slot.job, slot.epoch, slot.mask = packet.chunk, packet.job, packet.epoch, packet.mask
+    slot.count, slot.window = packet.count, packet.window
+    slot.priority, slot.flag = packet.priority, packet.flag
+    slot.fan_in, slot.fan_in_upper = packet.fan_in, packet.fan_in_upper
+    slot.custodian, slot.worker = packet.custodian, packet.worker
+    slot.rack, slot.level = packet.rack, packet.level
+    slot.share, slot.owner = packet.share, packet.owner
+    slot.state = FILLING
+    slot.since_ns = now_ns
+    packet.chunk, packet.job, packet.epoch, packet.mask = chunk, job, epoch, mask
+    packet.count, packet.window, packet.priority, packet.flag = count, window, priority, flags
+    packet.fan_in, packet.fan_in_upper, packet.custodian = fan_in, fan_in_upper, custodian
+    packet.worker, packet.rack, packet.level = worker, rack, level
+    packet.share, packet.owner = share, owner
+
+
+@compiled_inner
+def free(memory: Memory, at: int) -> None:
+    """Give the aggregator back."""
+    slot = memory.slots[at]
+    slot.job = -1
+    slot.state = EMPTY
+    slot.mask = NO_BITS
+    slot.share = NO_BITS
+    slot.priority = 0
+
+
+@compiled_inner
+def decide(policy: int, slot: Any, priority: int, now_ns: int, stale_ns: int, random: Any, at: int) -> int:
+    """Another chunk holds the aggregator: `TAKE` it or `KEEP` the holder. Touches nothing but `random`."""
+    if policy == POLICY_ESA:
+        return TAKE if priority > slot.priority else KEEP
+    if policy == POLICY_ATP:
+        return TAKE if now_ns - slot.since_ns > stale_ns else KEEP
+    if policy == POLICY_ALWAYS_PREEMPT:
+        return TAKE
+    if policy == POLICY_COIN_FLIP:
+        return TAKE if next_random(random, at) & np.uint64(1 << 20) else KEEP
+    return KEEP

@@ -1,0 +1,149 @@
+"""What a switch keeps and how it answers: verdicts, counters, jobs, and who is admitted.
+
+`program.py` and `switchml.py` are the programs that run over this state; a driver makes it with `new_switches` and
+admits and releases jobs.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.compile.decorators import compiled
+from paceline.core.bits import seed_word
+from paceline.core.switch.memory import Memory, free, new_memory
+
+CONSUMED = 0
+TO_CUSTODIAN = 1
+UP = 2
+DOWN = 3
+TO_WORKER = 4
+DOWN_ONE = 5
+DROPPED = 6
+VERDICT_NAMES = ("consumed", "to custodian", "up", "down", "to worker", "down one", "dropped")
+
+COMPLETIONS = 0
+PREEMPTIONS = 1
+FALLBACKS = 2
+REMINDERS = 3
+DOWNGRADES = 4
+DUPLICATES = 5
+FLUSHES = 6
+PASSES = 7
+DROP_JOB = 8
+DROP_EPOCH = 9
+DROP_INDEX = 10
+DROP_STALE = 11
+DROP_DEAD = 12
+DROP_LEVEL = 13
+DROP_MASK = 14
+COUNTER_NAMES = (
+    "completions",
+    "preemptions",
+    "fallbacks",
+    "reminders",
+    "downgrades",
+    "duplicates",
+    "flushes",
+    "passes",
+    "drop_unknown_job",
+    "drop_old_epoch",
+    "drop_bad_index",
+    "drop_stale_chunk",
+    "drop_dead_switch",
+    "drop_bad_level",
+    "drop_bad_mask",
+)
+
+CONFIG = np.dtype(
+    [
+        ("first", "i8"),
+        ("slots", "i8"),
+        ("stale_ns", "i8"),
+        ("policy", "i4"),
+        ("level", "i4"),
+        ("relay", "i4"),
+        ("dead", "i4"),
+    ],
+    align=True,
+)
+"""A switch: its range of aggregators, its policy, its level; `relay` sends ESA's results by the custodian."""
+
+JOB = np.dtype(
+    [
+        ("active", "i4"),
+        ("epoch", "i4"),
+        ("priority_max", "i4"),
+        ("slots_max", "i4"),
+        ("used", "i4"),
+        ("pool_base", "i4"),
+        ("pool_size", "i4"),
+    ],
+    align=True,
+)
+"""A job as a switch knows it: what it may take, what it holds, and its static pool under SwitchML."""
+
+
+class Switch(NamedTuple):
+    """All switches of a driver: `config[s]`, `jobs[s, job]`, and the memory that they share out."""
+
+    config: Any
+    jobs: Any
+    memory: Memory
+    counters: Any
+    random: Any
+
+
+def new_switches(
+    levels: list[int],
+    slots: int,
+    jobs: int,
+    width: int,
+    policy: int,
+    stale_ns: int,
+    seed: int,
+    relay: bool = False,
+) -> Switch:
+    """Switches with `slots` aggregators each, one for each entry of `levels`; no job is admitted yet."""
+    count = len(levels)
+    config = np.zeros(count, dtype=CONFIG).view(np.recarray)
+    for s, level in enumerate(levels):
+        config[s].first = s * slots
+        config[s].slots = slots
+        config[s].stale_ns = stale_ns
+        config[s].policy = policy
+        config[s].level = level
+        config[s].relay = relay
+    return Switch(
+        config,
+        np.zeros((count, max(jobs, 1)), dtype=JOB).view(np.recarray),
+        new_memory(count * slots, width),
+        np.zeros((count, max(jobs, 1) + 1, len(COUNTER_NAMES)), dtype=np.int64),
+        np.array([seed_word(seed, 1000 + s) for s in range(count)], dtype=np.uint64),
+    )
+
+
+@compiled
+def admit_job(switch: Switch, s: int, job: int, priority_max: int, pool_base: int, pool_size: int) -> None:
+    """From now on packets of `job` are served; `pool_*` matter under SwitchML only (in slots of two sets)."""
+    record = switch.jobs[s, job]
+    record.active = 1
+    record.epoch = 0
+    record.priority_max = priority_max
+    record.slots_max = switch.config[s].slots
+    record.used = 0
+    record.pool_base = pool_base
+    record.pool_size = pool_size
+
+
+@compiled
+def release_job(switch: Switch, s: int, job: int) -> int:
+    """The job leaves: its aggregators are freed, later packets of it are dropped. Gives how many it held."""
+    config = switch.config[s]
+    freed = 0
+    for at in range(config.first, config.first + config.slots):
+        if switch.memory.slots[at].job == job:
+            free(switch.memory, at)
+            freed += 1
+    switch.jobs[s, job].active = 0
+    switch.jobs[s, job].used = 0
+    return freed

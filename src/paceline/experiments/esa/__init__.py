@@ -1,0 +1,1 @@
+"""ESA against ATP, SwitchML, ring, parameter server and two strawmen."""

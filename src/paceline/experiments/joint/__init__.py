@@ -1,0 +1,1 @@
+"""The three ideas alone and together on one workload."""

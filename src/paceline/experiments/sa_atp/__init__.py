@@ -1,0 +1,1 @@
+"""Help for stragglers against ATP, ESA, ring, backup workers and a timeout."""

@@ -1,0 +1,1 @@
+"""The scheduler paper's figures over many seeds, beside its values."""

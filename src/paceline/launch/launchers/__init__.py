@@ -1,0 +1,1 @@
+"""Engines behind one protocol: this machine, Slurm, Ray."""

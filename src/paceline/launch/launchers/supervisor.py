@@ -1,0 +1,183 @@
+"""The process that stands over one attempt of a job on one machine, and outlives the planner.
+
+`python -m paceline.launch.launchers.supervisor FOLDER` reads FOLDER/task.json, claims the attempt, starts its ranks and
+writes FOLDER/exit.json when all have ended. The claim is a file that can be made only once: of two supervisors
+for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang is whole or ended.
+SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`, the end
+of standard input does the same at once, so that ranks never outlive whoever holds the other end.
+
+Standard library only, no package imports beyond `processes`: it starts once for each job.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from paceline.launch.launchers import processes
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask for an orderly end. They are held back until there is somebody to take them."""
+
+
+def write_once(path: Path, data: Any) -> bool:
+    """Make the file with this content, whole; False if it is there already."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(data), encoding="utf-8")
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def read_json(path: Path) -> Any:
+    """The file's content; None if it is not there (files of ours are never half written)."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def exit_code_of(returncode: int) -> int:
+    """A process's end as a shell tells it: 128 + N for signal N."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+class Gang:
+    """The ranks of one attempt on this machine."""
+
+    def __init__(self, folder: Path, task: dict[str, Any]) -> None:
+        self.folder, self.task = folder, task
+        self.ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self.ended: dict[int, int] = {}
+        self.verdict: int | None = None
+        """Exit code of the first rank that failed."""
+        self.reason = ""
+        self.kill_at: float | None = None
+
+    def start(self) -> None:
+        for entry in self.task["ranks"]:
+            rank = int(entry["rank"])
+            with (self.folder / f"rank-{rank}.log").open("ab") as log:
+                try:
+                    self.ranks[rank] = subprocess.Popen(
+                        self.task["command"], cwd=self.task["workdir"] or None,
+                        env={**os.environ, **entry["env"]}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                        start_new_session=True,
+                    )  # fmt: skip
+                except OSError as error:
+                    log.write(f"paceline: cannot start: {error}\n".encode())
+                    self._fail(127, f"cannot start: {error}")
+                    break
+
+    def reap(self) -> None:
+        for rank, process in list(self.ranks.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.ranks[rank]
+            # What a rank leaves behind in its group goes with it.
+            self._signal(process, signal.SIGKILL)
+            self.ended[rank] = exit_code_of(code)
+            if code != 0:
+                self._fail(exit_code_of(code), f"rank {rank} ended with {exit_code_of(code)}")
+
+    def _fail(self, code: int, reason: str) -> None:
+        if self.verdict is None:
+            self.verdict, self.reason = code, self.reason or reason
+            self.stop(float(self.task["grace_s"]))
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM now, SIGKILL after the grace."""
+        if self.kill_at is None or grace_s == 0.0:
+            self.kill_at = time.monotonic() + grace_s
+            for process in self.ranks.values():
+                self._signal(process, signal.SIGTERM)
+
+    def kill_if_due(self) -> None:
+        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+            for process in self.ranks.values():
+                self._signal(process, signal.SIGKILL)
+
+    @staticmethod
+    def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+        # The group's id is the process's own: each rank began a session.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+def watch(gang: Gang, lifeline: bool) -> None:
+    """Until every rank has ended: on signals and on the lifeline, without polling."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    signal.set_wakeup_fd(write)
+    asked: list[int] = []
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in STOPS:
+        signal.signal(number, lambda got, _: asked.append(got))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    with selectors.DefaultSelector() as selector:
+        selector.register(read, selectors.EVENT_READ)
+        if lifeline:
+            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        gang.start()
+        gang.reap()
+        while gang.ranks:
+            wait_s = 5.0 if gang.kill_at is None else max(0.01, min(5.0, gang.kill_at - time.monotonic()))
+            for key, _ in selector.select(wait_s):
+                data = os.read(key.fd, 4096)
+                if key.fd != read and not data:
+                    selector.unregister(key.fd)
+                    gang.reason = gang.reason or "whoever started it is gone"
+                    gang.verdict = gang.verdict or 128 + signal.SIGKILL
+                    gang.stop(0.0)
+            if asked:
+                gang.reason = gang.reason or "stopped"
+                gang.stop(float(gang.task["grace_s"]))
+            gang.kill_if_due()
+            gang.reap()
+
+
+def supervise(folder: Path, lifeline: bool) -> int:
+    """The whole life of an attempt here; returns its exit code."""
+    task = read_json(folder / "task.json")
+    gang = Gang(folder, task)
+    watch(gang, lifeline)
+    code = gang.verdict if gang.verdict is not None else 0
+    outcome = {"exit_code": code, "reason": gang.reason, "ranks": gang.ended, "ended": time.time()}
+    write_once(folder / "exit.json", outcome)
+    return code
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    if "--lifeline" in sys.argv:
+        return supervise(folder, lifeline=True)
+    # A daemon: whoever started us returns once the claim is made, and has no child to wait for.
+    read, write = os.pipe()
+    if os.fork():
+        os.close(write)
+        return 0 if os.read(read, 1) == b"1" else 3
+    os.close(read)
+    # From the claim on we can be asked to stop.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    if not write_once(folder / "claim.json", processes.identity(os.getpid())):
+        os._exit(0)
+    os.write(write, b"1")
+    os.close(write)
+    supervise(folder, lifeline=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

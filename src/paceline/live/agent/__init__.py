@@ -1,0 +1,1 @@
+"""The agent inside a training process: sender and custodian of one worker, over UDP."""

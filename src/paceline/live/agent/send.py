@@ -1,0 +1,209 @@
+"""The sending half of an agent: contributions, and results of its custodian.
+
+A contribution goes to the switch as a gradient, or, where there is no switch, to the chunk's custodian as a partial. A
+custodian's result goes to the switch, which spreads it, or to each worker. What an agent has for itself never
+leaves it.
+"""
+
+from typing import Any
+
+from paceline.compile.decorators import compiled_apart
+from paceline.core.bits import popcount
+from paceline.core.custodian import program as custody
+from paceline.core.custodian.state import Custodians
+from paceline.core.numbers.blocks import write_chunk
+from paceline.core.numbers.layout import INT32
+from paceline.core.numbers.views import i32_at, row_at
+from paceline.core.sender import program as sending
+from paceline.core.wire import (
+    ACK,
+    CUSTODY,
+    HEADER_BYTES,
+    NACK,
+    PARTIAL,
+    QUERY,
+    RESULT,
+)
+from paceline.live.agent.outbox import dispatch, finish, make_room, send_small, shard_of
+from paceline.live.agent.state import (
+    BY_SWITCH,
+    COUNT_UNKNOWN,
+    PARTIALS_DIRECT,
+    Loop,
+)
+from paceline.live.agent.tensors import locate, take_result
+from paceline.live.net.libc import memcpy
+
+BATCH = 64
+"""Contributions between two looks at what has arrived."""
+_DIRECT_NS = 1_000_000_000
+"""A worker that has lately sent straight to us is answered straight."""
+
+
+@compiled_apart
+def _send_query(loop: Loop, packet: Any, start: int, now_ns: int) -> None:
+    """A question to the switch and, behind it, the custodian; where the switch is not asked, the own one is at once."""
+    control = loop.control[0]
+    own = packet.custodian == control.worker
+    if control.path == BY_SWITCH and not (own and packet.flag & CUSTODY):
+        dispatch(loop.out, start, finish(loop.out, packet, start), shard_of(loop, packet.chunk))
+    elif own:
+        ask_own(loop, packet, now_ns)
+    else:
+        dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[packet.custodian])
+
+
+@compiled_apart
+def ask_own(loop: Loop, packet: Any, now_ns: int) -> None:
+    """The own custodian has the result (its copy for us was lost), counts our contribution, or lacks it."""
+    at = packet.chunk % loop.counts.shape[0]
+    if loop.custodians.chunks[0, at].chunk < packet.chunk:
+        loop.counts[at] = COUNT_UNKNOWN
+    staging = loop.control[0].staging
+    if take_partial(loop.custodians, packet, staging, loop.control[0].elements, now_ns) == custody.NOTHING:
+        return
+    if packet.kind == RESULT:
+        packet.count = loop.counts[at]
+        take_result(loop, packet, staging, now_ns)
+    elif packet.kind == ACK:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
+    elif packet.kind == NACK:
+        sending.handle_nack(loop.senders, 0, packet, now_ns)
+    else:
+        sending.handle_pull(loop.senders, 0, packet)
+
+
+@compiled_apart
+def acknowledge(loop: Loop, packet: Any, now_ns: int) -> None:
+    """A custodian's receipt for the workers in the packet's mask: they look for their own bit."""
+    control = loop.control[0]
+    by_switch = control.path == BY_SWITCH
+    if by_switch:
+        send_small(loop.out, packet, shard_of(loop, packet.chunk))
+    one = popcount(packet.mask) == 1
+    for peer in range(control.workers):
+        direct = not by_switch or now_ns - loop.peer_direct[peer] < _DIRECT_NS
+        if peer != control.worker and direct and (peer == packet.worker or not one):
+            send_small(loop.out, packet, loop.peers[peer])
+    if not by_switch:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
+
+
+@compiled_apart
+def take_partial(custodians: Custodians, packet: Any, payload: int, lanes: int, now_ns: int) -> int:
+    """The custodian's program on a packet whose payload is at an address; its verdict."""
+    return int(custody.handle_packet(custodians, 0, packet, row_at(payload, lanes), 0, now_ns))
+
+
+@compiled_apart
+def _send_partial(loop: Loop, packet: Any, start: int, payload: int, now_ns: int) -> None:
+    """A contribution straight to its custodian, which may be here."""
+    control = loop.control[0]
+    packet.kind = PARTIAL
+    loop.counters[PARTIALS_DIRECT] += 1
+    if packet.custodian != control.worker:
+        dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[packet.custodian])
+        return
+    loop.counts[packet.chunk % loop.counts.shape[0]] = packet.count
+    verdict = take_partial(loop.custodians, packet, payload, packet.count, now_ns)
+    if verdict == custody.NOTHING:
+        return
+    if packet.kind == ACK:
+        sending.handle_ack(loop.senders, 0, packet, now_ns)
+        return
+    if packet.kind != RESULT:
+        # Ours is counted, and overlaps with nobody's.
+        return
+    # The result stands where the contribution was written.
+    packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
+    if verdict == custody.MULTICAST:
+        length = finish(loop.out, packet, start)
+        for peer in range(control.workers):
+            if peer != control.worker:
+                dispatch(loop.out, start, length, loop.peers[peer])
+    take_result(loop, packet, payload, now_ns)
+
+
+@compiled_apart
+def pump(loop: Loop, now_ns: int) -> int:
+    """Send contributions as far as window, room and `BATCH` allow; how many."""
+    control = loop.control[0]
+    packet = loop.packets[0]
+    room = HEADER_BYTES + 4 * control.elements
+    sent = 0
+    while sent < BATCH:
+        start = make_room(loop.out, room)
+        if start < 0 or not sending.poll_transmit(loop.senders, 0, packet, now_ns):
+            break
+        sent += 1
+        packet.custodian = 0
+        if control.pool == 0:
+            leaders = loop.senders.state[0].leaders
+            packet.custodian = custody.custodian_for(packet.chunk, control.workers, leaders, packet.epoch)
+        if packet.kind == QUERY:
+            _send_query(loop, packet, start, now_ns)
+            continue
+        place = loop.places[packet.chunk % loop.places.shape[0]]
+        if place.chunk != packet.chunk:
+            locate(loop, packet.chunk, place)
+        slot = place.task % loop.tasks.shape[0]
+        task = loop.tasks[slot]
+        layout = loop.layouts[slot]
+        packet.count = place.count
+        packet.priority = sending.urgency(packet, task.priority)
+        payload = loop.outbox.cells[0].buffer + start + HEADER_BYTES
+        exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
+        write_chunk(layout, place, task.address, task.number_kind, exponents, payload)
+        if control.path == BY_SWITCH:
+            dispatch(loop.out, start, finish(loop.out, packet, start), shard_of(loop, packet.chunk))
+        else:
+            _send_partial(loop, packet, start, payload, now_ns)
+    return sent
+
+
+@compiled_apart
+def give_result(loop: Loop, packet: Any, payload: int, alone: bool, now_ns: int) -> None:
+    """A custodian's result, to all workers or to the one in `packet.worker`; its payload is at `payload`."""
+    control = loop.control[0]
+    packet.count = loop.counts[packet.chunk % loop.counts.shape[0]]
+    start = make_room(loop.out, HEADER_BYTES + 4 * packet.count)
+    if start >= 0:
+        memcpy(loop.outbox.cells[0].buffer + start + HEADER_BYTES, payload, 4 * packet.count)
+        length = finish(loop.out, packet, start)
+        if alone:
+            if packet.worker != control.worker:
+                dispatch(loop.out, start, length, loop.peers[packet.worker])
+        else:
+            by_switch = control.path == BY_SWITCH
+            if by_switch:
+                dispatch(loop.out, start, length, shard_of(loop, packet.chunk))
+            for peer in range(control.workers):
+                direct = not by_switch or now_ns - loop.peer_direct[peer] < _DIRECT_NS
+                if peer != control.worker and direct:
+                    dispatch(loop.out, start, length, loop.peers[peer])
+    if (packet.worker == control.worker) if alone else (control.path != BY_SWITCH):
+        take_result(loop, packet, payload, now_ns)
+
+
+@compiled_apart
+def make_answer(loop: Loop, packet: Any, payload: int) -> None:
+    """A pull becomes its answer: the result of `packet.chunk`, held here; `payload` is where it is written."""
+    control = loop.control[0]
+    at = packet.chunk % loop.held.shape[0]
+    sending.answer_pull(loop.senders, 0, packet, loop.held_counts[at])
+    memcpy(payload, control.held + 4 * at * control.elements, 4 * packet.count)
+
+
+@compiled_apart
+def send_answer(loop: Loop, packet: Any) -> None:
+    """The result of `packet.chunk`, held here, to the custodian that pulls it."""
+    control = loop.control[0]
+    start = make_room(loop.out, HEADER_BYTES + 4 * control.elements)
+    if start < 0:
+        return
+    make_answer(loop, packet, loop.outbox.cells[0].buffer + start + HEADER_BYTES)
+    length = finish(loop.out, packet, start)
+    if control.path == BY_SWITCH:
+        dispatch(loop.out, start, length, shard_of(loop, packet.chunk))
+    else:
+        dispatch(loop.out, start, length, loop.peers[packet.custodian])

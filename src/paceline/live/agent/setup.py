@@ -1,0 +1,142 @@
+"""From an `AgentConfig` to the records that the loop works on."""
+
+import numpy as np
+
+from paceline.core.auth import key_words
+from paceline.core.bits import bit
+from paceline.core.sender.congestion import FIXED, TOGETHER
+from paceline.core.sender.program import start
+from paceline.core.switch.memory import POLICIES, POLICY_ATP, POLICY_NONE, POLICY_SWITCHML
+from paceline.core.wire import HEADER_BYTES
+from paceline.errors import UserError
+from paceline.live.agent.config import AgentConfig
+from paceline.live.agent.roles_state import Roles, new_roles
+from paceline.live.agent.state import BY_CUSTODIANS, BY_SWITCH, EVENTS_KEPT, SHARDS_MAX, Loop, new_loop
+from paceline.live.net.sockets import pack_address, resolve
+from paceline.live.net.wait import new_waiter
+
+RTO_MIN_NS = 100_000_000
+RTO_MAX_NS = 2_000_000_000
+RTO_START_NS = 200_000_000
+_QUEUE_NS = 20e6
+"""A queue of this length keeps a link busy while its sender waits for a processor; a longer one only delays."""
+_PATIENCE_NS = 20_000_000
+_PATIENCE_MIN_NS = 5_000_000
+_PATIENCE_MAX_NS = 1_000_000_000
+_PATIENCE_RTTS = 2.0
+_HELP_PATIENCE_NS = 1_000_000_000
+"""Sums that wait for a straggler alone are not asked for at once: thousands of questions fill a slow link."""
+_HOLD_OFF_NS = 10_000_000_000
+_REORDER_CHUNKS = 64
+"""Shards and GRO change the order by up to this many chunks."""
+_SPAN_MIN = 64
+_SPAN_MAX = 16384
+
+
+def build(config: AgentConfig, fd: int) -> Loop:
+    """The state of an agent at its beginning."""
+    pool = POLICIES[config.policy] == POLICY_SWITCHML
+    window = max(8, config.window_bytes // (HEADER_BYTES + 4 * config.elements))
+    if pool:
+        span = window = config.slots
+    else:
+        window = min(window, _SPAN_MAX // 4)
+        # Room behind a chunk that is late, so that one loss does not stop the stream.
+        span = max(_SPAN_MIN, 1 << (4 * window - 1).bit_length())
+    chunk_bytes = HEADER_BYTES + 4 * config.elements
+    budget = 0
+    if config.straggler != "off":
+        # Less than the window would hold leaders back further than no help does.
+        budget = min(max(config.budget_bytes // chunk_bytes, window), _SPAN_MAX)
+        span = max(span, 1 << (budget - 1).bit_length())
+    racks = list(config.racks) or [0] * config.workers
+    roles = _new_roles(config, racks, chunk_bytes)
+    loop = new_loop(
+        config.tensors_max, span, config.elements, max(racks) + 1, config.workers, new_waiter(fd), roles
+    )
+    _fill_control(loop, config, pool)
+    _fill_sender(loop, config, racks, span, window, pool)
+    _fill_custodian(loop, config, racks, pool)
+    loop.senders.state[0].budget = budget
+    return loop
+
+
+def _new_roles(config: AgentConfig, racks: list[int], chunk_bytes: int) -> Roles:
+    theta = max(1, config.straggler_theta_bytes // chunk_bytes)
+    windows, clean = config.straggler_windows, config.straggler_clean
+    roles = new_roles(config.workers, EVENTS_KEPT, theta, windows, clean)
+    roles.racks[:] = racks
+    watch = roles.watch[0]
+    watch.helps = int(config.straggler != "off")
+    watch.watches = int(watch.helps and config.worker == 0 and config.workers > 1)
+    watch.window_ns = max(1_000_000, int(config.straggler_window_s * 1e9))
+    watch.patience_ns = _HELP_PATIENCE_NS
+    return roles
+
+
+def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:
+    control = loop.control[0]
+    control.key0, control.key1 = key_words(config.key)
+    control.silence_ns = int(config.silence_s * 1e9)
+    control.hold_off_ns = _HOLD_OFF_NS
+    control.workers, control.worker = config.workers, config.worker
+    control.job, control.elements = config.job, config.elements
+    control.full = int(config.auth == "full")
+    control.pool = int(pool)
+    control.all_workers = np.uint64((1 << config.workers) - 1)
+    # Under ATP the workers' resends drive everything. With custody they do not: what is counted is not sent again.
+    asks = POLICIES[config.policy] not in (POLICY_ATP, POLICY_NONE, POLICY_SWITCHML)
+    control.reminds = int(asks or (config.policy == "atp" and config.straggler != "off"))
+    control.source_shard = control.source_peer = -1
+    control.path = BY_CUSTODIANS if config.switch is None else BY_SWITCH
+    for worker, (host, port) in enumerate(config.peers):
+        loop.peers[worker] = pack_address(resolve(host), port)
+    if config.switch is not None:
+        host, ports = config.switch
+        if len(ports) > SHARDS_MAX:
+            raise UserError(f"at most {SHARDS_MAX} ports", place="agent switch")
+        loop.switch[: len(ports)] = [pack_address(resolve(host), port) for port in ports]
+        control.shards = len(ports)
+        control.switch_allowed = 1
+
+
+def _fill_sender(
+    loop: Loop, config: AgentConfig, racks: list[int], span: int, window: int, pool: bool
+) -> None:
+    sender = loop.senders.state[0]
+    rack = racks[config.worker]
+    sender.job, sender.worker, sender.rack, sender.epoch = config.job, config.worker, rack, config.epoch
+    sender.mask = bit(racks[: config.worker].count(rack))
+    sender.fan_in, sender.fan_in_upper = racks.count(rack), len(set(racks))
+    sender.count = config.elements
+    sender.slots = config.slots
+    sender.span = span
+    sender.pool = int(pool)
+    sender.flush = int(not pool)
+    sender.congestion = FIXED if pool else TOGETHER
+    sender.in_order = sender.inquires = int(not pool)
+    sender.queue_ns = _QUEUE_NS
+    sender.increase = max(1.0, window / 64)
+    sender.window_max, sender.window_min = float(window), min(8.0, float(window))
+    sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS
+    sender.reorder_chunks, sender.reorder_rtts = _REORDER_CHUNKS, 2.0
+    # A late worker is waited for until the deadline, which `path` keeps.
+    sender.resends_max = 1 << 30
+    start(loop.senders, 0, float(window if pool else min(window, config.window_start)), RTO_START_NS)
+
+
+def _fill_custodian(loop: Loop, config: AgentConfig, racks: list[int], pool: bool) -> None:
+    custodian = loop.custodians.state[0]
+    custodian.job, custodian.endpoint, custodian.epoch = config.job, config.worker, config.epoch
+    custodian.ring = loop.custodians.chunks.shape[1]
+    custodian.reminders = int(loop.control[0].reminds and config.switch is not None)
+    custodian.pulls = int(not pool)
+    custodian.eager = 1
+    custodian.fan_in_upper = len(set(racks))
+    custodian.count = config.elements
+    custodian.slots = config.slots
+    custodian.patience_ns, custodian.patience_max_ns = _PATIENCE_NS, _PATIENCE_MAX_NS
+    custodian.patience_min_ns, custodian.patience_rtts = _PATIENCE_MIN_NS, _PATIENCE_RTTS
+    custodian.reorder_chunks = _REORDER_CHUNKS
+    for rack in set(racks):
+        loop.custodians.fan_in[0, rack] = racks.count(rack)

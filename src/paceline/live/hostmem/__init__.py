@@ -1,0 +1,1 @@
+"""Ranks of one host reduce among themselves in shared memory."""

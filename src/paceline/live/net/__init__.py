@@ -1,0 +1,1 @@
+"""System calls from compiled code: sockets, trains of datagrams, waiting."""

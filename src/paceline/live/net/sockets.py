@@ -1,0 +1,194 @@
+"""UDP sockets as the data plane wants them: large kernel buffers, GRO, no fragments; addresses; path MTU.
+
+An address is one number for compiled code, `ip << 16 | port` (IPv4, host order); 0 is none.
+"""
+
+import ctypes
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+
+from paceline.core.wire import HEADER_BYTES, MAX_ELEMENTS
+from paceline.errors import UserError
+
+BUFFER_BYTES = 16 * 1024 * 1024
+IP_AND_UDP_BYTES = 28
+MTU_ETHERNET = 1500
+ELEMENT_STEP = 32
+_ANYWHERE = "192.0.2.1"
+"""Of the addresses that belong to nobody."""
+
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+_SOL_UDP = 17
+_UDP_GRO = 104
+_IP_MTU_DISCOVER = 10
+_IP_PMTUDISC_DO = 2
+_IP_MTU = 14
+_SIOCGIFMTU = 0x8921
+
+
+@dataclass
+class DataSocket:
+    """An open socket of the data plane; `warnings` are for the user, one line each."""
+
+    socket: socket.socket
+    host: str
+    port: int
+    receive_bytes: int
+    send_bytes: int
+    gro: bool
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def fd(self) -> int:
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def pack_address(host: str, port: int) -> int:
+    """One number for an address."""
+    try:
+        return int(ipaddress.IPv4Address(host)) << 16 | port
+    except ipaddress.AddressValueError:
+        raise UserError("is not an IPv4 address; the data plane speaks IPv4", place=host) from None
+
+
+def unpack_address(address: int) -> tuple[str, int]:
+    """The address as the socket module has it."""
+    return str(ipaddress.IPv4Address(int(address) >> 16)), int(address) & 0xFFFF
+
+
+def resolve(host: str) -> str:
+    """The IPv4 address of a host name, or a `UserError`."""
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0])
+    except OSError as error:
+        raise UserError(f"cannot be resolved: {error.strerror or error}", place=host) from None
+
+
+def open_socket(host: str, port: int = 0, buffer_bytes: int = BUFFER_BYTES) -> DataSocket:
+    """A non-blocking UDP socket bound to `host:port` (0: any port), set up as well as the kernel lets us."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made.setblocking(False)
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise UserError(f"cannot listen there: {error.strerror or error}", place=f"{host}:{port}") from None
+    warnings: list[str] = []
+    receive_bytes = _grow(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF, buffer_bytes)
+    send_bytes = _grow(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF, buffer_bytes)
+    for name, got, sysctl in (("receive", receive_bytes, "rmem_max"), ("send", send_bytes, "wmem_max")):
+        if got < buffer_bytes:
+            warnings.append(
+                f"the kernel gives {got // 1024} KiB of UDP {name} buffer instead of {buffer_bytes // 1024}; "
+                f"bursts will be lost: sudo sysctl -w net.core.{sysctl}={buffer_bytes}"
+            )
+    gro = True
+    try:
+        made.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+    except OSError:
+        gro = False
+        warnings.append("this kernel has no UDP_GRO (Linux 5.0): one system call for each packet received")
+    # An oversized packet is an error here, not a train of fragments that the path loses.
+    made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+    bound_host, bound_port = made.getsockname()
+    return DataSocket(made, bound_host, bound_port, receive_bytes, send_bytes, gro, warnings)
+
+
+def _grow(made: socket.socket, force: int, plain: int, wanted: int) -> int:
+    """Ask for a buffer, by right of root if there is one; what the kernel gave, without its own doubling."""
+    try:
+        made.setsockopt(socket.SOL_SOCKET, force, wanted)
+    except OSError:
+        made.setsockopt(socket.SOL_SOCKET, plain, wanted)
+    return made.getsockopt(socket.SOL_SOCKET, plain) // 2
+
+
+def path_mtu(host: str) -> int:
+    """The MTU on the way to a host, as the kernel knows it now: the interface's, or what the path has told."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+            return int(probe.getsockopt(socket.IPPROTO_IP, _IP_MTU))
+        except OSError as error:
+            raise UserError(f"no way there: {error.strerror or error}", place=host) from None
+
+
+class _Address(ctypes.Structure):
+    _fields_ = (("family", ctypes.c_ushort), ("port", ctypes.c_ushort), ("host", ctypes.c_ubyte * 4))
+
+
+class _Interface(ctypes.Structure):
+    pass
+
+
+_Interface._fields_ = (
+    ("next", ctypes.POINTER(_Interface)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_Address)),
+)
+"""The beginning of `struct ifaddrs`; nothing is read beyond it."""
+
+
+def interfaces() -> dict[str, str]:
+    """The IPv4 addresses of this network namespace, each with the name of its interface."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Interface)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        raise UserError(f"cannot list interfaces: {os.strerror(ctypes.get_errno())}")
+    found = {}
+    try:
+        at = first
+        while at:
+            entry = at.contents
+            if entry.address and entry.address.contents.family == socket.AF_INET:
+                found[".".join(map(str, entry.address.contents.host))] = entry.name.decode()
+            at = entry.next
+    finally:
+        libc.freeifaddrs(first)
+    return found
+
+
+def interface_mtu(host: str) -> int:
+    """The MTU of the interface that has this address; of all addresses (0.0.0.0), the least beyond loopback."""
+    by_address = interfaces()
+    if host == "0.0.0.0":
+        names = {name for address, name in by_address.items() if not address.startswith("127.")} or {"lo"}
+        return min(_mtu(name) for name in names)
+    if host not in by_address and not host.startswith("127."):
+        raise UserError("is not an address of this host", place=host)
+    return _mtu(by_address.get(host, "lo"))
+
+
+def _mtu(interface: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked.fileno(), _SIOCGIFMTU, struct.pack("16si12x", interface.encode(), 0))
+    return int(struct.unpack("16si12x", answer)[1])
+
+
+def elements_for(mtu: int) -> int:
+    """How many 32-bit integers a packet carries on a path of this MTU, in steps of 32: 1500 gives 352."""
+    room = (mtu - IP_AND_UDP_BYTES - HEADER_BYTES) // 4 // ELEMENT_STEP * ELEMENT_STEP
+    if room < ELEMENT_STEP:
+        raise UserError(f"an MTU of {mtu} leaves no room for a packet", place="MTU")
+    return min(MAX_ELEMENTS, room)
+
+
+def own_address(peer: str = _ANYWHERE) -> str:
+    """The address by which this machine reaches a peer, or whatever is outside; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))
+        except OSError:
+            if peer != _ANYWHERE:
+                raise
+            return socket.gethostbyname(socket.gethostname())
+        return str(probe.getsockname()[0])

@@ -1,0 +1,242 @@
+"""Batches of datagrams from compiled code, without the GIL: recvmmsg with GRO, sendmmsg with GSO.
+
+The system call dominates the cost of a datagram, so both ways go in trains of up to 64 equal packets of one flow:
+
+    inbox = new_inbox()                     once, by Python
+    segments = receive(fd, inbox)           how many packets came; each is `inbox.segments[i]`: start, length, source
+
+    outbox = new_outbox()
+    start = room_for(outbox, size)          where to write the next packet, or -1: flush first
+    post(outbox, start, size, destination)  send `outbox.data[start:start + size]` there; several times for several
+    left = flush(fd, outbox)                how many trains the kernel had no room for; 0 empties the outbox
+
+`post` puts packets to one destination into one train as long as they are of equal size (the last one may be
+shorter), wherever in the outbox they lie; trains to one destination keep their order. What is multicast is written
+once. Sending to a destination that cannot be reached is counted, and the rest goes on. The buffers and the kernel's
+records in them are made in `buffers.py`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.compile.decorators import compiled, compiled_inner
+from paceline.live.net.buffers import (
+    CONTROL_BYTES,
+    MESSAGE_BYTES,
+    OPEN_TRAINS,
+    SEGMENTS_MAX,
+    SOL_UDP,
+    TRAIN_BYTES_MAX,
+    UDP_GRO,
+    Inbox,
+    Outbox,
+    new_inbox,
+    new_outbox,
+)
+from paceline.live.net.libc import last_error, recvmmsg, sendmmsg
+
+__all__ = [
+    "EAGAIN",
+    "EINTR",
+    "ENOBUFS",
+    "Inbox",
+    "Outbox",
+    "discard",
+    "flush",
+    "new_inbox",
+    "new_outbox",
+    "post",
+    "receive",
+    "room_for",
+]
+
+_CMSG_SPACE_SEGMENT = 24
+_MSG_DONTWAIT = 0x40
+_ONE_BYTE = np.uint64(8)
+_TWO_BYTES = np.uint64(16)
+_BYTE_MASK = np.uint64(0xFF)
+_TWO_BYTES_MASK = np.uint64(0xFFFF)
+EINTR = 4
+EAGAIN = 11
+ENOBUFS = 105
+
+
+@compiled_inner
+def _swapped_2(word: Any) -> Any:
+    return ((word & _BYTE_MASK) << _ONE_BYTE) | (word >> _ONE_BYTE)
+
+
+@compiled_inner
+def _swapped_4(word: Any) -> Any:
+    return (_swapped_2(word & _TWO_BYTES_MASK) << _TWO_BYTES) | _swapped_2(word >> _TWO_BYTES)
+
+
+@compiled
+def receive(fd: int, inbox: Inbox) -> int:
+    """Take what has arrived, without waiting; the number of packets, in `inbox.segments`."""
+    cells = inbox.cells[0]
+    headers = inbox.headers
+    for m in range(headers.shape[0]):
+        headers[m].name_bytes = 16
+        headers[m].control_bytes = CONTROL_BYTES
+    got = recvmmsg(fd, cells.headers, np.uint32(headers.shape[0]), _MSG_DONTWAIT, 0)
+    cells.calls += 1
+    if got <= 0:
+        error = last_error()
+        if got < 0 and error != EAGAIN and error != EINTR:
+            cells.errors += 1
+            cells.last_error = error
+        return 0
+    segments = 0
+    for m in range(got):
+        header = headers[m]
+        length = np.int64(header.received)
+        size = length
+        control = inbox.controls[m]
+        if header.control_bytes >= 20 and control.level == SOL_UDP and control.kind == UDP_GRO:
+            size = np.int64(control.value)
+        name = inbox.names[m]
+        source = (_swapped_4(np.uint64(name.host)) << _TWO_BYTES) | _swapped_2(np.uint64(name.port))
+        segments = _split(inbox, m, length, size, source, segments)
+        cells.bytes += length
+    cells.packets += segments
+    return segments
+
+
+@compiled_inner
+def _split(inbox: Inbox, m: int, length: Any, size: Any, source: Any, segments: int) -> int:
+    """Note the packets of a train; an empty datagram is one packet of no bytes."""
+    offset = np.int64(0)
+    while segments < inbox.segments.shape[0]:
+        segment = inbox.segments[segments]
+        segment.start = m * MESSAGE_BYTES + offset
+        segment.length = min(size, length - offset)
+        segment.source = source
+        segments += 1
+        offset += size
+        if offset >= length or size <= 0:
+            break
+    return segments
+
+
+@compiled
+def room_for(outbox: Outbox, size: int) -> int:
+    """Where the next packet of this size can be written, or -1: flush first. Nothing is taken yet."""
+    cells = outbox.cells[0]
+    if cells.used + size > outbox.data.shape[0]:
+        return -1
+    return int(cells.used)
+
+
+@compiled_inner
+def _place(destination: Any) -> int:
+    word = np.uint64(destination)
+    return int((word ^ (word >> np.uint64(16)) ^ (word >> np.uint64(24))) & np.uint64(OPEN_TRAINS - 1))
+
+
+@compiled
+def post(outbox: Outbox, start: int, size: int, destination: Any) -> bool:
+    """Send `outbox.data[start:start + size]` to an address; False if there is no train left: flush first."""
+    cells = outbox.cells[0]
+    place = _place(destination)
+    at = outbox.open[place]
+    if at >= 0:
+        train = outbox.trains[at]
+        if (
+            train.destination == destination
+            and train.ended == 0
+            and 0 < size <= train.length
+            and train.count < SEGMENTS_MAX
+            and train.bytes + size <= TRAIN_BYTES_MAX
+        ):
+            _extend(outbox, at, start, size)
+            return True
+    if cells.trains >= outbox.trains.shape[0]:
+        return False
+    at = cells.trains
+    cells.trains = at + 1
+    outbox.open[place] = at
+    train = outbox.trains[at]
+    train.destination = destination
+    train.length = size
+    train.bytes = train.count = train.pieces = train.ended = 0
+    _extend(outbox, at, start, size)
+    return True
+
+
+@compiled_inner
+def _extend(outbox: Outbox, at: int, start: int, size: int) -> None:
+    train = outbox.trains[at]
+    cells = outbox.cells[0]
+    address = np.uint64(cells.buffer + start)
+    last = outbox.iovecs[at, max(train.pieces - 1, 0)]
+    if train.pieces > 0 and last.start + last.length == address:
+        last.length += np.uint64(size)
+    else:
+        piece = outbox.iovecs[at, train.pieces]
+        piece.start = address
+        piece.length = np.uint64(size)
+        train.pieces += 1
+    train.bytes += size
+    train.count += 1
+    if size < train.length:
+        train.ended = 1
+    cells.used = max(cells.used, (start + size + 7) & ~7)
+
+
+@compiled
+def flush(fd: int, outbox: Outbox) -> int:
+    """Send all trains; gives how many the kernel has no room for (try again later), and 0 empties the outbox."""
+    cells = outbox.cells[0]
+    for at in range(cells.flushed, cells.trains):
+        _address(outbox, at)
+    while cells.flushed < cells.trains:
+        waiting = cells.trains - cells.flushed
+        sent = sendmmsg(fd, cells.headers + 64 * cells.flushed, np.uint32(waiting), _MSG_DONTWAIT)
+        cells.calls += 1
+        if sent < 0:
+            error = last_error()
+            if error == EINTR:
+                continue
+            if error == EAGAIN or error == ENOBUFS:
+                return int(waiting)
+            # This train cannot go; the next ones may.
+            cells.errors += 1
+            cells.last_error = error
+            cells.flushed += 1
+            continue
+        for at in range(cells.flushed, cells.flushed + sent):
+            cells.packets += outbox.trains[at].count
+            cells.bytes += outbox.trains[at].bytes
+        cells.flushed += sent
+    discard(outbox)
+    return 0
+
+
+@compiled
+def discard(outbox: Outbox) -> int:
+    """Give up what is not sent yet; gives how many packets that were."""
+    cells = outbox.cells[0]
+    lost = 0
+    for at in range(cells.trains):
+        if at >= cells.flushed:
+            lost += outbox.trains[at].count
+        outbox.open[_place(outbox.trains[at].destination)] = -1
+    cells.used = cells.trains = cells.flushed = 0
+    return int(lost)
+
+
+@compiled_inner
+def _address(outbox: Outbox, at: int) -> None:
+    train = outbox.trains[at]
+    name = outbox.names[at]
+    name.host = np.uint32(_swapped_4(train.destination >> _TWO_BYTES))
+    name.port = np.uint16(_swapped_2(train.destination & _TWO_BYTES_MASK))
+    header = outbox.headers[at]
+    header.iovec_count = np.uint64(train.pieces)
+    if train.count > 1:
+        outbox.controls[at].value = np.uint32(train.length)
+        header.control_bytes = np.uint64(_CMSG_SPACE_SEGMENT)
+    else:
+        header.control_bytes = np.uint64(0)

@@ -1,0 +1,257 @@
+"""The control plane: HTTP and JSON in front of a `LiveSwitch`, in a thread of the same process.
+
+Admission, listing and binding of racks need the cluster's token (compared in constant time); what concerns one job
+needs that job's key. A refusal is `{"error": sentence}` with its status; a body is small, or it is refused.
+"""
+
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.live.net.sockets import pack_address
+from paceline.live.switch.daemon import LiveSwitch
+from paceline.live.switch.jobs import Job, Refusal, parse_key
+from paceline.live.switch.metrics import metrics_text
+
+BODY_BYTES_MAX = 65_536
+NAME_CHARACTERS_MAX = 200
+START_TIMEOUT_S = 20.0
+
+
+class ControlPlane:
+    """An HTTP server for a switch; `port` is where it listens."""
+
+    def __init__(self, switch: LiveSwitch) -> None:
+        import uvicorn
+
+        options = switch.options
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((options.host, options.port))
+            self._socket.listen(128)
+        except OSError as error:
+            self._socket.close()
+            place = f"{options.host}:{options.port}"
+            raise UserError(f"cannot listen there: {error.strerror or error}", place=place) from None
+        self.port = int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            application(switch),
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=2,
+            limit_concurrency=512,
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="paceline-control", daemon=True)
+
+    def start(self) -> None:
+        """Serve; returns when requests are taken."""
+        self._thread.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise RuntimeError("the control plane did not start")
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """End serving, and wait for the end."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(10.0)
+        self._socket.close()
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+
+def application(switch: LiveSwitch) -> Any:
+    """The routes, as an ASGI application."""
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    handlers = Handlers(switch)
+
+    def route(path: str, method: str, handler: Callable[["Call"], tuple[int, Any]]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                body = await _body(request)
+                client = request.client.host if request.client else ""
+                call = Call(dict(request.path_params), dict(request.headers), body, client)
+                status, answer = await run_in_threadpool(handler, call)
+            except Refusal as refusal:
+                return JSONResponse({"error": str(refusal)}, refusal.status)
+            if isinstance(answer, bytes):
+                return Response(answer, status, media_type="text/plain; version=0.0.4; charset=utf-8")
+            return Response(status_code=status) if answer is None else JSONResponse(answer, status)
+
+        return Route(path, endpoint, methods=[method])
+
+    return Starlette(
+        routes=[
+            route("/v1/jobs", "POST", handlers.admit),
+            route("/v1/jobs", "GET", handlers.list_jobs),
+            route("/v1/jobs/{job:int}", "DELETE", handlers.leave),
+            route("/v1/jobs/{job:int}/workers/{worker:int}", "PUT", handlers.bind_worker),
+            route("/v1/jobs/{job:int}/racks/{rack:int}", "PUT", handlers.bind_rack),
+            route("/v1/jobs/{job:int}/lease", "POST", handlers.renew),
+            route("/metrics", "GET", handlers.metrics),
+            route("/healthz", "GET", handlers.health),
+        ]
+    )
+
+
+async def _body(request: Any) -> dict[str, Any]:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > BODY_BYTES_MAX:
+            raise Refusal(400, f"the request is longer than {BODY_BYTES_MAX} bytes")
+    if not data:
+        return {}
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "the request is not JSON") from None
+    if not isinstance(body, dict):
+        raise Refusal(400, "the request is not a JSON object")
+    return body
+
+
+class Call:
+    """A request, freed of HTTP."""
+
+    def __init__(
+        self, path: dict[str, Any], headers: dict[str, str], body: dict[str, Any], client: str
+    ) -> None:
+        self.path, self.headers, self.body, self.client = path, headers, body, client
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number of the body."""
+        value = self.body.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Refusal(400, f"{name!r} must be a whole number")
+        return value
+
+    def address(self, value: Any) -> int:
+        """An address `ip:port`; without an ip, or with 0.0.0.0, the client's own."""
+        host, _, port = str(value).rpartition(":")
+        try:
+            number = int(port)
+            if host in ("", "0.0.0.0"):
+                host = self.client
+            packed = pack_address(host, number)
+        except (ValueError, UserError):
+            raise Refusal(400, f"{value!r} is not ip:port (IPv4)") from None
+        if not 0 < number < 65_536:
+            raise Refusal(400, f"{number} is not a port")
+        return packed
+
+
+class Handlers:
+    """What each route does."""
+
+    def __init__(self, switch: LiveSwitch) -> None:
+        self._switch = switch
+
+    def admit(self, call: Call) -> tuple[int, Any]:
+        self._check_token(call)
+        name = call.body.get("name")
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
+            raise Refusal(400, f"'name' must be 1 to {NAME_CHARACTERS_MAX} characters")
+        key = None
+        if "key" in call.body:
+            key = parse_key(str(call.body["key"]))
+            if key is None:
+                raise Refusal(400, "'key' must be 32 hexadecimal digits")
+        if ("job" in call.body) != (key is not None):
+            raise Refusal(400, "'job' and 'key' belong together: the job's own, to be admitted again")
+        job = self._switch.admit(
+            name,
+            call.number("workers"),
+            racks=call.number("racks", 1),
+            rack=call.number("rack", 0),
+            priority_max=call.number("priority_max", 255),
+            slots_max=call.number("slots_max", 0),
+            number=call.number("job") if key is not None else None,
+            key=key,
+            epoch=call.number("epoch", 0),
+        )
+        return 201, self._switch.describe(job)
+
+    def list_jobs(self, call: Call) -> tuple[int, Any]:
+        self._check_token(call)
+        shards = [thread.shard for thread in self._switch.threads]
+        return 200, {
+            "policy": self._switch.options.policy,
+            "slots": self._switch.slots,
+            "shards": self._switch.ports,
+            "draining": self._switch.registry.draining,
+            "jobs": [
+                {
+                    "job": job.number,
+                    "name": job.name,
+                    "workers": job.workers,
+                    "racks": job.racks,
+                    "bound": sorted(job.addresses),
+                    "slots_used": sum(int(shard.switch.jobs[0, job.number].used) for shard in shards),
+                }
+                for job in self._switch.registry.jobs()
+            ],
+        }
+
+    def leave(self, call: Call) -> tuple[int, Any]:
+        return 200, {"freed": self._switch.leave(self._job(call))}
+
+    def bind_worker(self, call: Call) -> tuple[int, Any]:
+        job = self._job(call)
+        address = call.address(call.body.get("address", ""))
+        self._switch.bind_worker(job, int(call.path["worker"]), address, call.number("rack", 0))
+        return 200, {}
+
+    def bind_rack(self, call: Call) -> tuple[int, Any]:
+        self._check_token(call)
+        addresses = call.body.get("addresses")
+        if not isinstance(addresses, list):
+            raise Refusal(400, "'addresses' must be a list of ip:port, one a shard")
+        self._switch.registry.bind_rack(
+            self._job(call), int(call.path["rack"]), [call.address(one) for one in addresses]
+        )
+        return 200, {}
+
+    def renew(self, call: Call) -> tuple[int, Any]:
+        self._switch.registry.renew(self._job(call))
+        return 200, {"lease_s": self._switch.options.lease_s}
+
+    def metrics(self, call: Call) -> tuple[int, Any]:
+        return 200, metrics_text(self._switch)
+
+    def health(self, call: Call) -> tuple[int, Any]:
+        if self._switch.failure:
+            return 503, {"status": "failed", "error": self._switch.failure}
+        if self._switch.registry.draining:
+            return 503, {"status": "draining"}
+        return 200, {"status": "ok"}
+
+    def _job(self, call: Call) -> Job:
+        return self._switch.registry.find(int(call.path["job"]), call.headers.get("x-paceline-key"))
+
+    def _check_token(self, call: Call) -> None:
+        token = self._switch.options.token
+        if not token:
+            return
+        given = call.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            raise Refusal(401, "the cluster's token is missing or wrong")

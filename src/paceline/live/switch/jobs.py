@@ -1,0 +1,297 @@
+"""The jobs of a running switch: admission, addresses, leases, and how they leave.
+
+One lock guards the table; the shards' own records are changed by the shards' threads, asked one after another. A job
+that nobody renews, and of which no genuine packet comes, is evicted when its lease is over.
+"""
+
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline.core.auth import KEY_BYTES, key_words
+from paceline.live.net.sockets import unpack_address
+from paceline.live.switch import shard_state
+from paceline.live.switch.events import Events
+from paceline.live.switch.shard_state import RACKS_MAX, WORKERS_MAX, Shard
+from paceline.live.switch.shard_thread import ShardThread
+
+POOL_SHARE = 4
+"""SwitchML: a job that asks for nothing gets the fourth part of the memory."""
+
+
+class Refusal(Exception):  # noqa: N818 - an answer to a client, not a failure
+    """A request that is answered with no: an HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        self.status = status
+        super().__init__(sentence)
+
+
+@dataclass
+class Job:
+    """A job as the control plane knows it."""
+
+    number: int
+    name: str
+    key: bytes
+    workers: int
+    racks: int
+    priority_max: int
+    slots_max: int
+    pool_base: int
+    pool_size: int
+    epoch: int
+    renewed_ns: int
+    rack: int = 0
+    slots: int = 0
+    """Aggregators that its packets may name: those of the smallest switch on their way."""
+    addresses: dict[int, int] = field(default_factory=dict)
+
+
+class Limits(Protocol):
+    """What the registry reads of the switch's options."""
+
+    @property
+    def policy(self) -> str: ...
+    @property
+    def jobs_max(self) -> int: ...
+    @property
+    def priority_max(self) -> int: ...
+    @property
+    def slots_max(self) -> int: ...
+    @property
+    def lease_s(self) -> float: ...
+
+
+class Registry:
+    """All jobs of a switch, and the shards that serve them."""
+
+    def __init__(self, threads: Sequence[ShardThread], slots: int, limits: Limits, events: Events) -> None:
+        self._threads, self._slots, self._limits, self._events = list(threads), slots, limits, events
+        self._jobs: dict[int, Job] = {}
+        self._next = 0
+        self.lock = threading.RLock()
+        self.draining = False
+        self.evictions = 0
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """A copy of the table, by number."""
+        with self.lock:
+            return [self._jobs[number] for number in sorted(self._jobs)]
+
+    def find(self, number: int, key: str | None) -> Job:
+        """The job with this number, for who shows its key; the same answer for a wrong key as for no job."""
+        with self.lock:
+            job = self._jobs.get(number)
+            known = job.key if job is not None else bytes(KEY_BYTES)
+        given = parse_key(key) if key else None
+        if job is None or given is None or not hmac.compare_digest(known, given):
+            raise Refusal(404, f"no job {number} with this key here")
+        return job
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        name: str,
+        workers: int,
+        *,
+        racks: int = 1,
+        rack: int = 0,
+        priority_max: int = 255,
+        slots_max: int = 0,
+        number: int | None = None,
+        key: bytes | None = None,
+        epoch: int = 0,
+        slots: int = 0,
+        pool: int = 0,
+    ) -> Job:
+        """A new job, or (with number and key) the one that it was before a restart; asking twice changes nothing.
+
+        `slots` and `pool` are what the upper switch has for it: no more is of use here.
+        """
+        _check("workers", workers, 1, WORKERS_MAX)
+        _check("racks", racks, 1, RACKS_MAX)
+        _check("rack", rack, 0, racks - 1)
+        _check("priority_max", priority_max, 0, 255)
+        _check("slots_max", slots_max, 0, 1 << 31)
+        _check("epoch", epoch, 0, 65_535)
+        with self.lock:
+            if number is not None and number in self._jobs:
+                job = self._jobs[number]
+                if key is None or not hmac.compare_digest(job.key, key) or job.workers != workers:
+                    raise Refusal(409, f"job {number} is another job here")
+                job.renewed_ns = time.monotonic_ns()
+                return job
+            if self.draining:
+                raise Refusal(503, "this switch is about to end and takes no new jobs")
+            number = self._free_number() if number is None else number
+            _check("job", number, 0, self._limits.jobs_max - 1)
+            base, size = self._pool(pool or slots_max)
+            most = min(cap for cap in (slots_max, self._limits.slots_max, self._slots) if cap > 0)
+            job = Job(
+                number,
+                name,
+                key or secrets.token_bytes(KEY_BYTES),
+                workers,
+                racks,
+                min(priority_max, self._limits.priority_max),
+                most,
+                base,
+                size,
+                epoch,
+                time.monotonic_ns(),
+                rack,
+                min(slots or self._slots, self._slots),
+            )
+            if pool > 0 and size != pool:
+                raise Refusal(
+                    409, f"a pool of {pool} places, as in the upper switch, does not fit the shards here"
+                )
+            self._all(lambda shard: _admit(shard, job))
+            job.renewed_ns = time.monotonic_ns()
+            self._jobs[number] = job
+        again = " again" if key is not None else ""
+        self._events(
+            "admitted",
+            f"admitted job {number} {name!r}{again}: {workers} workers",
+            job=number,
+            name=name,
+            workers=workers,
+        )
+        return job
+
+    def bind_worker(self, job: Job, worker: int, address: int, rack: int = 0) -> None:
+        """From now on the worker's packets come from this address, and those for it go there."""
+        _check("worker", worker, 0, job.workers - 1)
+        _check("rack", rack, 0, job.racks - 1)
+
+        def bind(shard: Shard) -> None:
+            member = shard.members[job.number, worker]
+            member.address, member.rack = address, rack
+
+        with self.lock:
+            self._still(job)
+            self._all(bind)
+            known = job.addresses.get(worker) == address
+            job.addresses[worker] = address
+            job.renewed_ns = time.monotonic_ns()
+        if known:
+            # Workers bind again with every lease; only news are told.
+            return
+        host, port = unpack_address(address)
+        self._events(
+            "bound",
+            f"job {job.number}: worker {worker} is {host}:{port}",
+            job=job.number,
+            worker=worker,
+            address=f"{host}:{port}",
+        )
+
+    def bind_rack(self, job: Job, rack: int, addresses: Sequence[int]) -> None:
+        """The rack switch `rack` of the job has these addresses, one a shard."""
+        _check("rack", rack, 0, job.racks - 1)
+        _check("number of addresses", len(addresses), 1, shard_state.SHARDS_MAX)
+
+        def bind(shard: Shard) -> None:
+            shard.racks[job.number, rack, : len(addresses)] = addresses
+            shard.rack_shards[job.number, rack] = len(addresses)
+
+        with self.lock:
+            self._still(job)
+            self._all(bind)
+            job.renewed_ns = time.monotonic_ns()
+        self._events("bound", f"job {job.number}: rack {rack} is bound", job=job.number, rack=rack)
+
+    def renew(self, job: Job) -> None:
+        """The job lives."""
+        job.renewed_ns = time.monotonic_ns()
+
+    def leave(self, job: Job, why: str = "left") -> int:
+        """The job's aggregators, key and addresses are gone; gives how many aggregators it held."""
+        with self.lock:
+            if self._jobs.get(job.number) is not job:
+                return 0
+            freed: int = sum(self._all(lambda shard: shard_state.release(shard, job.number)))
+            del self._jobs[job.number]
+        self._events(
+            why,
+            f"job {job.number} {job.name!r} {why}; {freed} aggregators freed",
+            job=job.number,
+            name=job.name,
+            freed=freed,
+        )
+        return freed
+
+    def evict_silent(self) -> list[Job]:
+        """Evict the jobs whose lease is over; gives them."""
+        silent = []
+        for job in self.jobs():
+            heard_ns = max(int(thread.shard.jobs[job.number].heard_ns) for thread in self._threads)
+            if time.monotonic_ns() - max(heard_ns, job.renewed_ns) > self._limits.lease_s * 1e9:
+                self.leave(job, "evicted")
+                self.evictions += 1
+                silent.append(job)
+        return silent
+
+    # --- helpers --------------------------------------------------------------------------------------------
+
+    def _all(self, wanted: Callable[[Shard], Any]) -> list[Any]:
+        futures = [thread.ask(wanted) for thread in self._threads]
+        return [future.result(10.0) for future in futures]
+
+    def _still(self, job: Job) -> None:
+        if self._jobs.get(job.number) is not job:
+            raise Refusal(404, f"job {job.number} has left")
+
+    def _free_number(self) -> int:
+        """The next number that is free, in turn: a number is not used again at once."""
+        for step in range(self._limits.jobs_max):
+            number = (self._next + step) % self._limits.jobs_max
+            if number not in self._jobs:
+                self._next = number + 1
+                return number
+        raise Refusal(409, f"this switch serves {self._limits.jobs_max} jobs already")
+
+    def _pool(self, wanted: int) -> tuple[int, int]:
+        """SwitchML: a range of places of the static pool, first fit; whole rounds of all shards."""
+        if self._limits.policy != "switchml":
+            return 0, 0
+        unit = len(self._threads) << shard_state.CHUNKS_A_SHARD_LOG2 if len(self._threads) > 1 else 1
+        places = self._slots // 2
+        size = max(unit, (wanted or places // POOL_SHARE) // unit * unit)
+        base = 0
+        for job in sorted(self._jobs.values(), key=lambda job: job.pool_base):
+            if job.pool_base - base >= size:
+                break
+            base = job.pool_base + job.pool_size
+        if base + size > places:
+            raise Refusal(409, f"no pool of {size} places is left")
+        return base, size
+
+
+def _admit(shard: Shard, job: Job) -> None:
+    shard_state.admit(
+        shard, job.number, key_words(job.key), job.workers, job.racks, epoch=job.epoch, now_ns=job.renewed_ns
+    )
+    shard_state.grant(shard, job.number, job.priority_max, job.slots_max, job.pool_base, job.pool_size)
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise Refusal(400, f"{name} is {value}, not within {low}..{high}")
+
+
+def parse_key(text: str) -> bytes | None:
+    """A key in hexadecimal, or None."""
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return key if len(key) == KEY_BYTES else None

@@ -1,0 +1,114 @@
+"""A capture of a shard's packets as they are on the wire: pcap with raw IPv4, for Wireshark and tshark.
+
+The kernel's GSO and GRO would show trains of packets in a capture on the interface; here each packet is its own
+record, with the IP and UDP headers it has. Records of several shards go to one file: each write holds whole records.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.compile.decorators import compiled_apart, compiled_inner
+from paceline.errors import UserError
+from paceline.live.net.libc import address_of, memcpy, write
+
+_MAGIC_NANOSECONDS = 0xA1B23C4D
+_LINK_TYPE_RAW = 101
+_RECORD_BYTES = 16
+_IP_BYTES = 20
+_UDP_BYTES = 8
+_AROUND = _RECORD_BYTES + _IP_BYTES + _UDP_BYTES
+_BUFFER_BYTES = 1 << 20
+_SECOND_NS = 1_000_000_000
+
+CELLS = np.dtype(
+    [("buffer", "i8"), ("own", "u8"), ("used", "i8"), ("offset_ns", "i8"), ("records", "i8"), ("fd", "i8")]
+)
+
+
+class Capture(NamedTuple):
+    """A shard's capture; `cells[0].fd` is -1 where nothing is captured."""
+
+    cells: Any
+    data: Any
+
+
+def open_pcap(path: Path) -> int:
+    """A new capture file with its header; its file descriptor."""
+    header = np.array([_MAGIC_NANOSECONDS, 2 | 4 << 16, 0, 0, 65_535, _LINK_TYPE_RAW], dtype=np.uint32)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", place=str(path)) from None
+    os.write(fd, header.tobytes())
+    return fd
+
+
+def new_capture(fd: int, address: int) -> Capture:
+    """The capture of the shard at this address; -1 captures nothing."""
+    data = np.zeros(_BUFFER_BYTES if fd >= 0 else 1, dtype=np.uint8)
+    cells = np.zeros(1, dtype=CELLS).view(np.recarray)
+    cells[0].buffer, cells[0].own, cells[0].fd = address_of(data), address, fd
+    return Capture(cells, data)
+
+
+@compiled_inner
+def _put(data: Any, start: int, width: int, value: Any) -> None:
+    for i in range(width):
+        data[start + i] = np.uint8((value >> (8 * (width - 1 - i))) & 255)
+
+
+@compiled_inner
+def _put_little(data: Any, start: int, value: Any) -> None:
+    for i in range(4):
+        data[start + i] = np.uint8((value >> (8 * i)) & 255)
+
+
+@compiled_apart
+def record(
+    capture: Capture, packet_address: int, length: int, source: Any, destination: Any, now_ns: int
+) -> None:
+    """Note one packet; `now_ns` is the monotonic clock, the file has the time of day."""
+    cells = capture.cells[0]
+    data = capture.data
+    if cells.used + _AROUND + length > data.shape[0]:
+        write_out(capture)
+    at = cells.used
+    total = _IP_BYTES + _UDP_BYTES + length
+    time_ns = now_ns + cells.offset_ns
+    _put_little(data, at, time_ns // _SECOND_NS)
+    _put_little(data, at + 4, time_ns % _SECOND_NS)
+    _put_little(data, at + 8, total)
+    _put_little(data, at + 12, total)
+    ip = at + _RECORD_BYTES
+    from_host, to_host = np.int64(source >> np.uint64(16)), np.int64(destination >> np.uint64(16))
+    # Version and header length; length; no fragment; 64 hops; UDP.
+    _put(data, ip, 4, 0x45000000 | total)
+    _put(data, ip + 4, 4, 0x00004000)
+    _put(data, ip + 8, 4, 0x40110000)
+    _put(data, ip + 12, 4, from_host)
+    _put(data, ip + 16, 4, to_host)
+    checksum = np.int64(0x4500) + total + 0x4000 + 0x4011
+    checksum += (from_host >> 16) + (from_host & 0xFFFF) + (to_host >> 16) + (to_host & 0xFFFF)
+    checksum = (checksum & 0xFFFF) + (checksum >> 16)
+    checksum = (checksum & 0xFFFF) + (checksum >> 16)
+    _put(data, ip + 10, 2, ~checksum & 0xFFFF)
+    udp = ip + _IP_BYTES
+    _put(data, udp, 2, np.int64(source & np.uint64(0xFFFF)))
+    _put(data, udp + 2, 2, np.int64(destination & np.uint64(0xFFFF)))
+    _put(data, udp + 4, 2, _UDP_BYTES + length)
+    _put(data, udp + 6, 2, 0)
+    memcpy(cells.buffer + udp + _UDP_BYTES, packet_address, length)
+    cells.used = at + _AROUND + length
+    cells.records += 1
+
+
+@compiled_apart
+def write_out(capture: Capture) -> None:
+    """Write what was noted; a full disk loses records, not the switch."""
+    cells = capture.cells[0]
+    if cells.used > 0:
+        write(np.int32(cells.fd), cells.buffer, cells.used)
+        cells.used = 0

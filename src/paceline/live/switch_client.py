@@ -1,0 +1,289 @@
+"""The HTTP client of a switch's control plane: admission, binding, the lease, and coming back after a restart.
+
+control = ControlPlane.parse("10.0.0.1:7070", token)
+admission = control.admit("resnet", workers=4)        # one worker; the others are told the admission
+control.bind(admission, worker, ("10.0.0.3", 4711))   # every worker
+membership = Membership(control, admission, worker, address, agent)  # renews, re-admits, tells the agent
+membership.close(); control.leave(admission)
+"""
+
+import http.client
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from paceline.errors import UserError
+from paceline.live.agent.config import Address, AgentConfig
+
+DEFAULT_PORT = 7070
+
+
+class ControlError(Exception):
+    """The control plane refused, or did not answer; `status` is its HTTP status, 0 if there was none.
+
+    `reason` is what it said itself, without who said it.
+    """
+
+    def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
+        self.status = status
+        self.reason = reason or message
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What the switch said when it admitted the job; the key is secret. `to_json` for a rendezvous store."""
+
+    job: int
+    key: bytes = field(repr=False)
+    host: str
+    shards: tuple[int, ...]
+    slots: int
+    """Aggregators a shard; under SwitchML the places of this job's pool."""
+    elements: int
+    """The widest chunk that the switch serves, in 32-bit integers."""
+    policy: str
+    auth: str
+    lease_s: float
+    epoch: int
+    name: str
+    workers: int
+    request: dict[str, Any] = field(default_factory=dict)
+    """What was asked for, to ask again after a restart."""
+
+    def config(self, worker: int, peers: Sequence[Address], **more: Any) -> AgentConfig:
+        """The configuration of this worker's agent; `more` are other fields of `AgentConfig`."""
+        fields: dict[str, Any] = {
+            "switch": (self.host, self.shards),
+            "slots": self.slots,
+            "policy": self.policy,
+            "auth": self.auth,
+            "epoch": self.epoch,
+            "elements": self.elements,
+            "name": f"{self.name} worker {worker}",
+        }
+        return AgentConfig(worker, self.workers, peers, self.job, self.key, **{**fields, **more})
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "key": self.key.hex()})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Admission":
+        fields = json.loads(text)
+        return cls(**{**fields, "key": bytes.fromhex(fields["key"]), "shards": tuple(fields["shards"])})
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """Where a switch's control plane is, and the token that it asks for."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    token: str = field(default="", repr=False)
+    timeout_s: float = 5.0
+
+    @classmethod
+    def parse(cls, text: str, token: str = "", timeout_s: float = 5.0) -> "ControlPlane":
+        """`host[:port]`, as in PACELINE_SWITCH."""
+        host, colon, port = text.strip().partition(":")
+        if not host or (colon and not (port.isdigit() and 0 < int(port) < 65536)):
+            raise UserError(f'"{text}" is not host or host:port', place="PACELINE_SWITCH")
+        return cls(host, int(port) if colon else DEFAULT_PORT, token, timeout_s)
+
+    def admit(
+        self,
+        name: str,
+        workers: int,
+        *,
+        priority_max: int | None = None,
+        slots_max: int | None = None,
+        racks: int | None = None,
+    ) -> Admission:
+        """Ask for a place for a job; one of several racks asks the switch of its rack 0 first."""
+        options = {"racks": racks, "priority_max": priority_max, "slots_max": slots_max}
+        request = {"name": name, "workers": workers, **{k: v for k, v in options.items() if v is not None}}
+        return self._admission(request, self.call("POST", "/v1/jobs", request))
+
+    def readmit(self, admission: Admission, epoch: int | None = None, rack: int | None = None) -> Admission:
+        """The same job, id and key: after a restart of the switch, or at the switch of another rack.
+
+        Any worker may ask, several may.
+        """
+        if rack is not None:
+            admission = replace(admission, request={**admission.request, "rack": rack})
+        request = {
+            **admission.request,
+            "job": admission.job,
+            "key": admission.key.hex(),
+            "epoch": admission.epoch if epoch is None else epoch,
+        }
+        return replace(
+            self._admission(request, self.call("POST", "/v1/jobs", request)), request=admission.request
+        )
+
+    def bind(self, admission: Admission, worker: int, address: tuple[str, int]) -> None:
+        """Packets of this worker come from this address; 0.0.0.0 means: from where this request comes."""
+        path = f"/v1/jobs/{admission.job}/workers/{worker}"
+        self.call("PUT", path, {"address": f"{address[0]}:{address[1]}"}, admission.key)
+
+    def renew(self, admission: Admission) -> bool:
+        """Renew the lease; False where the job is not known (any more)."""
+        try:
+            self.call("POST", f"/v1/jobs/{admission.job}/lease", {}, admission.key)
+        except ControlError as error:
+            if error.status == http.client.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def leave(self, admission: Admission) -> None:
+        """The job is over; its aggregators are freed. A job that is not there any more is left already."""
+        try:
+            self.call("DELETE", f"/v1/jobs/{admission.job}", None, admission.key)
+        except ControlError as error:
+            if error.status != http.client.NOT_FOUND:
+                raise
+
+    def _admission(self, request: dict[str, Any], answer: dict[str, Any]) -> Admission:
+        try:
+            return Admission(
+                job=int(answer["job"]),
+                key=bytes.fromhex(answer["key"]),
+                host=self.host,
+                shards=tuple(int(port) for port in answer["shards"]),
+                slots=int(answer["pool"] if answer["policy"] == "switchml" else answer["slots"]),
+                elements=int(answer["elements"]),
+                policy=str(answer["policy"]),
+                auth=str(answer["auth"]),
+                lease_s=float(answer["lease_s"]),
+                epoch=int(answer.get("epoch", 0)),
+                name=str(request["name"]),
+                workers=int(request["workers"]),
+                request={k: v for k, v in request.items() if k not in ("job", "key", "epoch")},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ControlError(f"{self.host}:{self.port} gave a strange admission: {error!r}") from error
+
+    def call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, key: bytes | None = None
+    ) -> dict[str, Any]:
+        """Any request, as JSON; the key is that of the job it is about."""
+        text = self._ask(method, path, body, key)
+        try:
+            answer = json.loads(text) if text.strip() else {}
+        except ValueError:
+            answer = {}
+        return answer if isinstance(answer, dict) else {"items": answer}
+
+    def text(self, path: str) -> str:
+        """A page for people or programs, such as `/metrics`."""
+        return self._ask("GET", path, None, None).decode(errors="replace")
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None, key: bytes | None) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if key is not None:
+            headers["X-Paceline-Key"] = key.hex()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        where = f"the switch at {self.host}:{self.port}"
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ControlError(f"{where} does not answer: {error}", reason=str(error)) from error
+        finally:
+            connection.close()
+        if response.status >= 400:
+            reason = _sentence(text) or response.reason
+            raise ControlError(f"{where}: {reason}", response.status, reason)
+        return text
+
+
+def _sentence(text: bytes) -> str:
+    """Why the control plane refused, in its own words."""
+    try:
+        return str(json.loads(text).get("error", ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
+class SwitchUser(Protocol):
+    """The part of an agent that a membership tells about the switch."""
+
+    @property
+    def uses_switch(self) -> bool: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    def use_switch(self, host: str, ports: tuple[int, ...]) -> None: ...
+
+    def suspect_switch(self, reason: str = "") -> None: ...
+
+
+class Membership:
+    """Keeps a job admitted: renews the lease, and admits and binds again where a switch has restarted."""
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        admission: Admission,
+        worker: int,
+        address: tuple[str, int],
+        agent: SwitchUser,
+        *,
+        retry_s: float = 0.5,
+    ) -> None:
+        self.control = control
+        self.admission = admission
+        self.worker = worker
+        self.address = address
+        self.readmissions = 0
+        self.last_error = ""
+        self._agent = agent
+        self._retry_s = retry_s
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paceline-lease", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop renewing; the job stays admitted until its lease ends or it leaves."""
+        self._stop.set()
+        self._thread.join(self.control.timeout_s + 1.0)
+
+    def _run(self) -> None:
+        wait_s = self._renewal_s()
+        while not self._stop.wait(wait_s):
+            wait_s = self._renewal_s() if self._step() else self._retry_s
+
+    def _renewal_s(self) -> float:
+        # Often enough to notice a restart soon, whatever the lease.
+        return max(0.05, min(self.admission.lease_s / 3, 1.0))
+
+    def _step(self) -> bool:
+        """Renew once; admit again if the switch does not know the job. False: try again soon."""
+        try:
+            # After an outage ask for the admission itself: another worker may have admitted the job to a switch
+            # that was restarted, with other ports. For the same reason the address is bound every time.
+            settled = not self.last_error and self._agent.uses_switch
+            if settled and self.control.renew(self.admission):
+                self.control.bind(self.admission, self.worker, self.address)
+                return True
+            admission = self.control.readmit(self.admission, self._agent.epoch)
+            self.control.bind(admission, self.worker, self.address)
+        except ControlError as error:
+            if not self.last_error:
+                self._agent.suspect_switch(str(error))
+            self.last_error = str(error)
+            return False
+        with self._lock:
+            self.admission = admission
+            self.readmissions += 1
+            self.last_error = ""
+        self._agent.use_switch(admission.host, admission.shards)
+        return True

@@ -1,0 +1,178 @@
+"""A schedule as a picture: text for the terminal, a plotly figure for the page.
+
+In the terminal, few jobs get a line each (dots: waiting, blocks: running, shaded when spread); many jobs
+get a line a server, shaded by how many of its GPUs are busy. The figure has a row a GPU, so a job is a
+rectangle on each server it uses; colours tell the number of GPUs.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.schedule.contention import Floats
+from paceline.schedule.plans import Schedule
+from paceline.units import format_seconds
+
+JOB_LINES_MAX = 32
+_SHADES = " ░▒▓█"
+
+
+def text_gantt(schedule: Schedule, width: int = 100) -> str:
+    """The chart as lines of at most `width` characters."""
+    by_job = len(schedule.placements) <= JOB_LINES_MAX
+    lines = _job_lines(schedule, width) if by_job else _server_lines(schedule, width)
+    return "\n".join(lines)
+
+
+def _axis(label: int, bars: int, end_s: float) -> str:
+    left, right = "0", format_seconds(end_s)
+    return " " * label + " " + left + " " * max(1, bars - len(left) - len(right)) + right
+
+
+def _job_lines(schedule: Schedule, width: int) -> list[str]:
+    cluster = schedule.problem.cluster
+    label = min(24, max(len(p.job) for p in schedule.placements))
+    wheres = ["+".join(f"{s}:{n}" for s, n in cluster.by_server(p.gpus).items()) for p in schedule.placements]
+    room = min(26, max(len(where) for where in wheres))
+    bars = max(20, width - label - room - 3)
+    scale = bars / schedule.makespan_s
+    lines = [_axis(label, bars, schedule.makespan_s)]
+    order = sorted(range(len(wheres)), key=lambda i: (schedule.placements[i].start_s, i))
+    for i in order:
+        placement = schedule.placements[i]
+        row = [" "] * bars
+        arrival = schedule.problem.jobs[i].arrival_s
+        _fill(row, arrival * scale, placement.end_s * scale, "·")
+        for segment in placement.segments:
+            spread = len({int(cluster.server_of[g]) for g in segment.gpus}) > 1
+            _fill(row, segment.start_s * scale, segment.end_s * scale, "▒" if spread else "█")
+        where = wheres[i] if len(wheres[i]) <= room else wheres[i][: room - 1] + "…"
+        lines.append(f"{placement.job[:label]:<{label}} {''.join(row)} {where}".rstrip())
+    lines.append(f"{'':<{label}} █ on one server   ▒ spread over several   · waiting")
+    return lines
+
+
+def _fill(row: list[str], begin: float, end: float, mark: str) -> None:
+    first = min(int(begin), len(row) - 1)
+    for i in range(first, max(first + 1, min(len(row), round(end)))):
+        row[i] = mark
+
+
+def _server_lines(schedule: Schedule, width: int) -> list[str]:
+    cluster = schedule.problem.cluster
+    label = min(20, max(len(server.name) for server in cluster.servers) + 5)
+    bars = max(20, width - label - 7)
+    busy = np.zeros((len(cluster.servers), bars))
+    spread = np.zeros((len(cluster.servers), bars))
+    edges = np.linspace(0.0, schedule.makespan_s, bars + 1)
+    for placement in schedule.placements:
+        for segment in placement.segments:
+            servers = cluster.server_of[list(segment.gpus)]
+            covered = _covered(edges, segment.start_s, segment.end_s)
+            for s, count in zip(*np.unique(servers, return_counts=True), strict=True):
+                busy[s] += covered * count
+                if len(set(servers.tolist())) > 1:
+                    spread[s] += covered * count
+    lines = [_axis(label, bars, schedule.makespan_s)]
+    shown = list(range(len(cluster.servers)))[:48]
+    for s in shown:
+        server = cluster.servers[s]
+        share = busy[s] / server.gpus
+        row = "".join(_SHADES[min(4, int(np.ceil(value * 4 - 1e-9)))] for value in share)
+        name = f"{server.name[: label - 4]} x{server.gpus}"
+        lines.append(f"{name:<{label}} {row} {share.mean():4.0%}")
+    if len(shown) < len(cluster.servers):
+        lines.append(f"{'':<{label}} ... and {len(cluster.servers) - len(shown)} more servers")
+    lines.append(f"{'':<{label}} a line a server; the darker, the more of its GPUs are busy")
+    return lines
+
+
+def _covered(edges: Floats, begin: float, end: float) -> Floats:
+    # Share of each bin that lies within [begin, end].
+    inside = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
+    return np.asarray(np.clip(inside, 0.0, None) / (edges[1] - edges[0]))
+
+
+def figure(schedule: Schedule) -> Any:
+    """A plotly figure with a row a GPU."""
+    import plotly.graph_objects as go
+
+    from paceline.report.page import COLOURS, figure_layout
+
+    cluster, problem = schedule.problem.cluster, schedule.problem
+    unit, scale = axis_unit(schedule.makespan_s)
+    sizes = sorted({job.gpus for job in problem.jobs})
+    bars: dict[int, list[tuple[float, float, float, int, str, str]]] = {size: [] for size in sizes}
+    for job, placement in zip(problem.jobs, schedule.placements, strict=True):
+        for segment in placement.segments:
+            where = ", ".join(f"{n} on {s}" for s, n in cluster.by_server(segment.gpus).items())
+            text = (
+                f"<b>{placement.job}</b>: {job.gpus} GPUs<br>{where}<br>{segment.start_s / scale:.4g} to"
+                f" {segment.end_s / scale:.4g} {unit}<br>{placement.reason}"
+            )
+            for low, count in gpu_runs(cluster.server_of, segment.gpus):
+                start, length = segment.start_s / scale, (segment.end_s - segment.start_s) / scale
+                bars[job.gpus].append((start, length, low + (count - 1) / 2, count, placement.job, text))
+    chart = go.Figure()
+    for colour, size in enumerate(sizes):
+        rows = bars[size]
+        chart.add_bar(
+            orientation="h",
+            base=[row[0] for row in rows],
+            x=[row[1] for row in rows],
+            y=[row[2] for row in rows],
+            width=[row[3] * 0.94 for row in rows],
+            text=[row[4] for row in rows],
+            hovertext=[row[5] for row in rows],
+            hoverinfo="text",
+            textposition="inside",
+            insidetextanchor="middle",
+            name=f"{size} GPU{'s' if size > 1 else ''}",
+            marker={"color": COLOURS[colour % len(COLOURS)], "line": {"width": 0.6, "color": "white"}},
+        )
+    total = cluster.gpus_total
+    title = f"{schedule.policy}: {len(problem.jobs)} jobs on {total} GPUs, a row a GPU"
+    first = cluster.first_gpu
+    chart.update_layout(
+        **figure_layout(title, f"time ({unit})", "", height=_height(total)),
+        barmode="overlay",
+        uniformtext={"minsize": 8, "mode": "hide"},
+    )
+    chart.update_layout(margin={"l": 90, "r": 20, "t": 90, "b": 60}, legend={"y": 1.0, "yanchor": "bottom"})
+    step = -(-len(cluster.servers) // 60)
+    ticks = range(0, len(cluster.servers), step)
+    chart.update_yaxes(
+        tickvals=[(first[s] + first[s + 1] - 1) / 2 for s in ticks],
+        ticktext=[cluster.servers[s].name for s in ticks],
+        range=[total - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+    )
+    for edge in first[1:-1] if len(first) <= 200 else ():
+        chart.add_hline(y=float(edge) - 0.5, line_width=0.7, line_color="#9aa4b2")
+    return chart
+
+
+def _height(gpus: int) -> int:
+    # Thick rows for a small cluster, thin ones for a large, and an end to it.
+    row = min(16.0, max(4.2, 520.0 / gpus))
+    return int(min(2400.0, 160.0 + row * gpus))
+
+
+def gpu_runs(server_of: Any, gpus: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Ascending GPUs as runs (first, length) of neighbours on one server."""
+    runs: list[tuple[int, int]] = []
+    for gpu in gpus:
+        if runs and gpu == runs[-1][0] + runs[-1][1] and server_of[gpu] == server_of[runs[-1][0]]:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((gpu, 1))
+    return runs
+
+
+def axis_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which a span of time reads well, and its seconds."""
+    for unit, scale in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2.5 * scale:
+            return unit, scale
+    return "s", 1.0

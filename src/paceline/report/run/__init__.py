@@ -1,0 +1,1 @@
+"""The report of a run's folder: read, drawn, compared."""

@@ -1,0 +1,1 @@
+"""Where a problem comes from: clusters, jobs, generators, traces."""

@@ -1,0 +1,165 @@
+"""The jobs: what each training job asks for, read from validated TOML or CSV.
+
+TOML holds `[[jobs]]` tables, CSV the same keys as columns; quantities carry units (`98 MB`, `12 ms`, `8h`).
+`count = n` stands for n equal jobs. A mistake is one line with the file, the line and the key.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paceline import toml
+from paceline.errors import UserError
+from paceline.toml import Section
+from paceline.units import Seconds, Size
+
+Exchange = Literal["ring", "in-network"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job: G_j GPUs for F_j iterations, gradient m_j, batch M_j, forward and backward time."""
+
+    name: str
+    """One job a name."""
+    gpus: int
+    """How many it runs on (G_j), all at the same time."""
+    iterations: float
+    """How many it does (F_j)."""
+    gradient_bytes: int = 0
+    """What each iteration exchanges (m_j)."""
+    batch: int = 1
+    """Samples an iteration and GPU (M_j)."""
+    forward_s: float = 0.0
+    """Forward time a sample (Df_j)."""
+    backward_s: float = 0.0
+    """Backward time an iteration (Db_j)."""
+    arrival_s: float = 0.0
+    """When it comes; nobody plans for it before."""
+    priority: float = 1.0
+    """Higher goes first where a policy has an order, and weighs more in the mean completion time."""
+    exchange: Exchange = "ring"
+    """Ring all-reduce, or sums in the switches."""
+
+    @property
+    def compute_s(self) -> float:
+        """Computation of one iteration: Df_j * M_j + Db_j."""
+        return self.forward_s * self.batch + self.backward_s
+
+
+class JobEntry(Section):
+    """A job as written in a file."""
+
+    name: str = ""
+    gpus: Annotated[int, Field(gt=0)]
+    iterations: Annotated[int, Field(gt=0)]
+    gradient: Size = 0
+    batch: Annotated[int, Field(gt=0)] = 1
+    forward: Seconds = 0.0
+    backward: Seconds = 0.0
+    arrival: Seconds = 0.0
+    priority: Annotated[float, Field(gt=0)] = 1.0
+    exchange: Exchange = "ring"
+    count: Annotated[int, Field(gt=0, le=100_000)] = 1
+    # What `paceline run` adds; a plan does not look at it.
+    command: str | list[str] = ""
+    env: dict[str, str] = Field(default_factory=dict)
+    workdir: str = ""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+
+    def jobs(self, index: int) -> list[Job]:
+        stem = self.name or f"job{index}"
+        job = Job(
+            stem,
+            self.gpus,
+            self.iterations,
+            self.gradient,
+            self.batch,
+            self.forward,
+            self.backward,
+            self.arrival,
+            self.priority,
+            self.exchange,
+        )
+        if self.count == 1:
+            return [job]
+        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
+
+
+class JobFile(Section):
+    """The whole TOML file."""
+
+    jobs: list[JobEntry]
+
+
+def load_jobs(path: Path, gpus_total: int | None = None) -> tuple[Job, ...]:
+    """The jobs of a `.toml` or `.csv` file, in its order; the place of each mistake is named.
+
+    With `gpus_total`, a job that asks for more GPUs than that is a mistake too.
+    """
+    if path.suffix.lower() == ".csv":
+        return _from_csv(toml.read_text(path), str(path), gpus_total)
+    lines = toml.key_lines(toml.read_text(path)) if path.exists() else {}
+    entries = toml.load(path, JobFile).jobs
+    places = [f"{path}:{lines.get(('jobs', i), 1)}" for i in range(len(entries))]
+    return _collect(entries, places, str(path), gpus_total)
+
+
+def _from_csv(text: str, name: str, gpus_total: int | None) -> tuple[Job, ...]:
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    columns = [column.strip() for column in reader.fieldnames or ()]
+    known = set(JobEntry.model_fields)
+    for column in columns:
+        if column not in known:
+            raise UserError(
+                f"unknown column {column!r}; known: {', '.join(sorted(known))}", place=f"{name}:1"
+            )
+    for needed in ("gpus", "iterations"):
+        if needed not in columns:
+            raise UserError(f"column {needed!r} is missing", place=f"{name}:1")
+    reader.fieldnames = columns
+    entries, places = [], []
+    for row in reader:
+        place = f"{name}:{reader.line_num}"
+        if None in row:
+            raise UserError(f"more fields than the {len(columns)} columns", place=place)
+        given = {key: value.strip() for key, value in row.items() if value is not None and value.strip()}
+        if not given:
+            continue
+        entries.append(toml.validate(given, JobEntry, place, {}))
+        places.append(place)
+    return _collect(entries, places, name, gpus_total)
+
+
+def _collect(
+    entries: Sequence[JobEntry], places: Sequence[str], name: str, gpus_total: int | None
+) -> tuple[Job, ...]:
+    if not entries:
+        raise UserError("the list holds no jobs", place=name)
+    jobs: list[Job] = []
+    seen: dict[str, str] = {}
+    for index, (entry, place) in enumerate(zip(entries, places, strict=True)):
+        for job in entry.jobs(index):
+            if job.name in seen:
+                raise UserError(f"job {job.name!r} was already named at {seen[job.name]}", place=place)
+            if job.compute_s <= 0 and (job.gradient_bytes == 0 or job.gpus == 1):
+                raise UserError(f"job {job.name!r} takes no time: give forward or backward", place=place)
+            if gpus_total is not None:
+                check_fits([job], gpus_total, place)
+            seen[job.name] = place
+            jobs.append(job)
+    return tuple(jobs)
+
+
+def check_fits(jobs: Iterable[Job], gpus_total: int, place: str) -> None:
+    """Refuse a job that asks for more GPUs than the whole cluster has."""
+    for job in jobs:
+        if job.gpus > gpus_total:
+            raise UserError(
+                f"job {job.name!r} asks for {job.gpus} GPUs, the cluster has {gpus_total}", place=place
+            )

@@ -1,0 +1,140 @@
+"""Where a problem comes from: files, generators, traces, and changes to the cluster for a what-if question.
+
+A cluster is plain data first (of a TOML file, or of the paper's generator), so that a change is an override
+of a key and goes through the same validation as the file.
+"""
+
+import copy
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline import toml
+from paceline.errors import UserError
+from paceline.schedule.contention import Model, Problem
+from paceline.schedule.inputs import generate, traces
+from paceline.schedule.inputs.cluster import ClusterFile, ModelSection, Network, SwitchMemory
+from paceline.schedule.inputs.jobs import Job, check_fits, load_jobs
+
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "network": tuple(Network.model_fields),
+    "switch": tuple(SwitchMemory.model_fields),
+    "model": tuple(ModelSection.model_fields),
+}
+
+
+class ClusterSource:
+    """A cluster's plain data and where each key stands; `with_changes` answers what-if."""
+
+    def __init__(self, name: str, data: dict[str, Any], lines: dict[toml.KeyPath, int]) -> None:
+        self.name, self.data, self.lines = name, data, lines
+        self.file = toml.validate(data, ClusterFile, name, lines)
+
+    @classmethod
+    def read(cls, where: str) -> "ClusterSource":
+        """A TOML file, or `paper:SEED[:SERVERS]` for the paper's random servers."""
+        if where.startswith("paper:"):
+            numbers = _numbers(where, "--cluster", "paper:SEED[:SERVERS]", 2)
+            setting = generate.PaperSetting(servers=numbers[1] if len(numbers) > 1 else 20)
+            return cls(where, _paper_data(numbers[0], setting), {})
+        path = Path(where)
+        text = toml.read_text(path)
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"not valid TOML: {error}", place=where) from None
+        return cls(where, data, toml.key_lines(text))
+
+    def with_changes(self, changes: str) -> "ClusterSource":
+        """`inter_server=100 Gbit/s`, `servers=+4`, `model.alpha=0.5`; several are joined by commas."""
+        data = copy.deepcopy(self.data)
+        lines = dict(self.lines)
+        for change in changes.split(","):
+            key, equals, value = (part.strip() for part in change.partition("="))
+            if not equals or not key or not value:
+                raise UserError(f"{change.strip()!r} is not KEY=VALUE", place="--what-if")
+            if key == "servers":
+                _add_servers(data, value)
+                continue
+            path = next((f"{section}.{key}" for section, keys in _SECTIONS.items() if key in keys), key)
+            try:
+                lines[toml.apply_override(data, f"{path}={value}")] = 0
+            except UserError as error:
+                raise UserError(error.message, place="--what-if") from None
+        try:
+            return ClusterSource(self.name, data, lines)
+        except UserError as error:
+            raise UserError(error.message, place="--what-if") from None
+
+    def problem(self, jobs: Sequence[Job]) -> Problem:
+        return Problem(self.file.cluster(), tuple(jobs), Model.from_file(self.file))
+
+
+def _add_servers(data: dict[str, Any], value: str) -> None:
+    # More servers like the last group: +N.
+    if not value.startswith("+") or not value[1:].isdigit() or int(value[1:]) == 0:
+        raise UserError(
+            f"servers={value!r}: write servers=+N for N more like the last group", place="--what-if"
+        )
+    last: Mapping[str, Any] = data["servers"][-1]
+    name = f"{last.get('name', 'more') or 'more'}-added"
+    data["servers"] = [*data["servers"], {**last, "name": name, "count": int(value[1:])}]
+
+
+def _paper_data(seed: int, setting: generate.PaperSetting) -> dict[str, Any]:
+    cluster, model = generate.paper_cluster(seed, setting), generate.paper_model(setting)
+    return {
+        "servers": [{"name": server.name, "gpus": server.gpus} for server in cluster.servers],
+        "network": {"intra_server": cluster.intra_bps, "inter_server": cluster.inter_bps},
+        "model": {
+            "alpha": model.alpha,
+            "xi1": model.xi1,
+            "overhead_per_server": model.xi2_s,
+            "reduce_speed": model.reduce_bps,
+            "time": "slotted",
+            "slot": model.slot_s,
+        },
+    }
+
+
+def read_jobs(where: str, gpus_total: int | None = None) -> tuple[Job, ...]:
+    """A TOML or CSV file, `paper:SEED` for the paper's mix, `philly-like:SEED[:JOBS[:HOURS]]`."""
+    if where.startswith("paper:"):
+        return generate.paper_jobs(_numbers(where, "--jobs", "paper:SEED", 1)[0], generate.PaperSetting())
+    if where.startswith("philly-like:"):
+        numbers = _numbers(where, "--jobs", "philly-like:SEED[:JOBS[:HOURS]]", 3)
+        jobs = numbers[1] if len(numbers) > 1 else 200
+        return generate.philly_like(numbers[0], jobs, numbers[2] if len(numbers) > 2 else 24)
+    return load_jobs(Path(where), gpus_total)
+
+
+def read_trace_jobs(
+    text: str, gpus_total: int, seed: int, limit: int | None
+) -> tuple[tuple[Job, ...], list[str]]:
+    """The jobs of `FORMAT:PATH` that the cluster can hold, and what to tell about the others."""
+    trace = traces.read_trace(text)
+    fitting = [job for job in trace.jobs if job.gpus <= gpus_total]
+    trace.left_out["more GPUs than the cluster has"] += len(trace.jobs) - len(fitting)
+    trace.left_out += type(trace.left_out)()
+    if not fitting:
+        raise UserError(f"every job asks for more than the cluster's {gpus_total} GPUs", place=text)
+    trace.jobs = fitting
+    jobs = traces.with_models(trace, seed, limit)
+    told = f"{len(jobs)} jobs read; models assigned at random from {len(generate.CATALOGUE)} (seed {seed})"
+    return jobs, [told, *trace.remarks()]
+
+
+def checked(jobs: tuple[Job, ...], gpus_total: int, where: str) -> tuple[Job, ...]:
+    """The jobs, once each is known to fit the cluster."""
+    check_fits(jobs, gpus_total, where)
+    return jobs
+
+
+def _numbers(text: str, place: str, form: str, most: int) -> list[int]:
+    parts = text.split(":")[1:]
+    if not 1 <= len(parts) <= most or not all(part.isdigit() for part in parts):
+        raise UserError(f"{text!r} is not {form}", place=place)
+    if any(int(part) < 1 for part in parts[1:]):
+        raise UserError(f"{text!r}: only the seed may be 0", place=place)
+    return [int(part) for part in parts]

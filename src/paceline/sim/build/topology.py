@@ -1,0 +1,143 @@
+"""Hosts, switches and links of a scenario, and which worker sits where.
+
+Workers' hosts come first; each dedicated custodian gets a host of its own after them. In a star there is one
+switch, leaf 0. In a leaf-spine the hosts are dealt to the leaves in equal runs, and every leaf has a link to
+every upper switch.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import JobError
+from paceline.sim.engine.links import DETOURS, FS_PER_NS, LINK, NO_STACK, Links
+from paceline.sim.scenario import Job, Scenario
+from paceline.sim.engine.world import new_records
+
+UNLIMITED_FS = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where everything is: hosts by worker and by custodian, leaf by host."""
+
+    hosts: int
+    leaves: int
+    uppers: int
+    leaf_of_host: list[int]
+    worker_hosts: list[list[int]]
+    custodian_hosts: list[list[int]]
+
+    @property
+    def switches(self) -> int:
+        return self.leaves + self.uppers
+
+    @property
+    def links(self) -> int:
+        return 2 * self.hosts + 2 * self.leaves * self.uppers
+
+
+def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
+    """Put workers and custodians on hosts; `dedicated` custodian hosts for each job."""
+    network = scenario.network
+    worker_hosts_total = network.hosts or sum(job.workers for job in jobs)
+    star = network.topology == "star"
+    leaves = 1 if star else min(network.leaves, worker_hosts_total)
+    leaf_of_host = [host * leaves // worker_hosts_total for host in range(worker_hosts_total)]
+    order = list(range(worker_hosts_total))
+    if network.placement == "spread":
+        rank_in_leaf = [host - leaf_of_host.index(leaf_of_host[host]) for host in order]
+        order.sort(key=lambda host: (rank_in_leaf[host], leaf_of_host[host]))
+    worker_hosts: list[list[int]] = []
+    custodian_hosts: list[list[int]] = []
+    turn = 0
+    for job in jobs:
+        if job.workers > worker_hosts_total:
+            raise JobError(
+                f"has {job.workers} workers, but there are only {worker_hosts_total} hosts",
+                job=job.name,
+            )
+        if job.hosts is not None:
+            for host in job.hosts:
+                if not 0 <= host < worker_hosts_total:
+                    raise JobError(
+                        f"host {host} does not exist; hosts are 0..{worker_hosts_total - 1}",
+                        job=job.name,
+                    )
+            worker_hosts.append(list(job.hosts))
+        else:
+            worker_hosts.append([order[(turn + i) % worker_hosts_total] for i in range(job.workers)])
+            turn += job.workers
+        for leaf in {leaf_of_host[host] for host in worker_hosts[-1]}:
+            members = sum(1 for host in worker_hosts[-1] if leaf_of_host[host] == leaf)
+            if members > 64:
+                raise JobError(f"has {members} workers under one switch; a mask holds 64", job=job.name)
+        extra = []
+        for c in range(dedicated):
+            # Under a leaf of the job's own: what it sends to the job must meet the job's switch.
+            extra.append(len(leaf_of_host))
+            leaf_of_host.append(leaf_of_host[worker_hosts[-1][c % job.workers]])
+        custodian_hosts.append(extra)
+    uppers = 0 if star else network.uppers
+    return Place(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
+
+
+def build_links(scenario: Scenario, place: Place, ring: int, stacks: int = 0) -> Links:
+    """All links with empty rings of `ring` packets; detours too if packets can be struck; then room for stacks."""
+    network = scenario.network
+    struck = scenario.faults.strikes_packets
+    nodes = place.hosts + place.switches
+    total = place.links + (DETOURS * nodes if struck else 0) + stacks
+    state = new_records(total, LINK)
+    for host in range(place.hosts):
+        leaf = place.leaf_of_host[host]
+        _set(state[host], network.rate, network.delay, None, None, leaf, True)
+        _set(state[place.hosts + host], network.rate, network.delay, network.queue, network.ecn, host, False)
+    hosts_per_leaf = max(place.leaf_of_host.count(leaf) for leaf in range(place.leaves))
+    upper_rate = network.upper_rate or network.rate * hosts_per_leaf / max(1, place.uppers)
+    for leaf in range(place.leaves):
+        for upper in range(place.uppers):
+            up = 2 * place.hosts + leaf * place.uppers + upper
+            down = up + place.leaves * place.uppers
+            _set(state[up], upper_rate, network.delay, network.queue, network.ecn, place.leaves + upper, True)
+            _set(state[down], upper_rate, network.delay, network.queue, network.ecn, leaf, True)
+    state.detour[:] = -1
+    state.stack[:] = NO_STACK
+    state.length_max[:] = ring
+    if struck:
+        for at in range(place.links):
+            node = state[at].to + (place.hosts if state[at].to_switch else 0)
+            state[at].detour = place.links + DETOURS * node
+        for node in range(nodes):
+            for d in range(DETOURS):
+                record = state[place.links + DETOURS * node + d]
+                delay_ns = scenario.faults.reorder_delay * 3**d
+                _set(
+                    record,
+                    0.0,
+                    delay_ns,
+                    None,
+                    None,
+                    node if node < place.hosts else node - place.hosts,
+                    False,
+                )
+                record.to_switch = int(node >= place.hosts)
+                record.detour = -1
+    return Links(
+        state,
+        np.zeros((total, ring), dtype=np.int64),
+        np.zeros((total, ring), dtype=np.int32),
+        np.zeros((total, ring), dtype=np.int32),
+    )
+
+
+def _set(
+    link: Any, rate_bps: float, delay_ns: int, queue: int | None, ecn: int | None, to: int, to_switch: bool
+) -> None:
+    link.fs_per_byte = round(8e9 * FS_PER_NS / rate_bps) if rate_bps else 0
+    link.delay_ns = delay_ns
+    link.queue_fs = UNLIMITED_FS if queue is None else queue * link.fs_per_byte
+    link.ecn_fs = UNLIMITED_FS if ecn is None else ecn * link.fs_per_byte
+    link.to = to
+    link.to_switch = int(to_switch)

@@ -1,0 +1,1 @@
+"""The event loop and the network: queue, links, forwarding, programs on hosts."""

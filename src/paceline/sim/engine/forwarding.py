@@ -1,0 +1,100 @@
+"""Where packets go: from a switch's verdict to links.
+
+Link numbers: uplink of host h is h, its downlink is H + h; from leaf r to upper switch u is
+2H + rU + u, and back 2H + RU + rU + u. In a star there are no upper switches. All packets of a chunk meet at
+the same upper switch.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from paceline.compile.decorators import compiled_inner
+from paceline.core.bits import mix
+from paceline.core.switch.program import (
+    CONSUMED,
+    DOWN,
+    DOWN_ONE,
+    DROPPED,
+    TO_CUSTODIAN,
+    TO_WORKER,
+    handle_packet,
+)
+from paceline.core.wire import GRADIENT
+from paceline.sim.engine.links import copy_packet, drop_reference
+from paceline.sim.engine.world import FORWARDED, HOSTS, LEAVES, UPPERS, World, endpoint_of, post
+
+
+@compiled_inner
+def _upper_of(world: World, packet: Any) -> int:
+    uppers = world.control[UPPERS]
+    return int(mix(packet.job, packet.chunk) % uppers) if uppers > 1 else 0
+
+
+@compiled_inner
+def _link_up(world: World, leaf: int, upper: int) -> int:
+    return int(2 * world.control[HOSTS] + leaf * world.control[UPPERS] + upper)
+
+
+@compiled_inner
+def _link_down(world: World, leaf: int, upper: int) -> int:
+    return int(2 * world.control[HOSTS] + (world.control[LEAVES] + leaf) * world.control[UPPERS] + upper)
+
+
+@compiled_inner
+def _spread(world: World, s: int, p: int) -> None:
+    """Multicast to the job's members below: hosts share the packet, rack switches get copies."""
+    packet = world.pool.packets[p]
+    leaves = world.control[LEAVES]
+    hosts = world.control[HOSTS]
+    slot = s * world.jobs.shape[0] + packet.job
+    first = world.member_first[slot]
+    last = world.member_first[slot + 1]
+    world.control[FORWARDED] += last - first
+    for i in range(first, last):
+        member = world.members[i]
+        if s < leaves:
+            packet.references += 1
+            post(world, hosts + world.endpoints[member].host, p, member)
+        else:
+            post(world, _link_down(world, member, s - leaves), copy_packet(world.pool, p), -1)
+    drop_reference(world.pool, p)
+
+
+@compiled_inner
+def at_switch(world: World, s: int, p: int, to: int, now_ns: int) -> None:
+    """A packet arrives at a switch: run the switch program, then do what it says."""
+    packet = world.pool.packets[p]
+    came_as = packet.kind
+    verdict = handle_packet(world.switch, s, packet, world.pool.values, p, now_ns)
+    if verdict == CONSUMED or verdict == DROPPED:
+        drop_reference(world.pool, p)
+        return
+    endpoint = to
+    if verdict == DOWN and to < 0:
+        job = world.jobs[packet.job]
+        if came_as != GRADIENT or job.custodians == 0:
+            _spread(world, s, p)
+            return
+        # A result made here: its custodian gets a copy, to answer those who lose theirs.
+        q = copy_packet(world.pool, p)
+        _spread(world, s, p)
+        p = q
+        packet = world.pool.packets[p]
+        endpoint = endpoint_of(world, packet.job, packet.custodian)
+    leaves = world.control[LEAVES]
+    if endpoint < 0:
+        if verdict == TO_CUSTODIAN:
+            endpoint = endpoint_of(world, packet.job, packet.custodian)
+        elif verdict == TO_WORKER:
+            job = world.jobs[packet.job]
+            endpoint = job.first_worker + np.int64(packet.worker) % job.workers
+    world.control[FORWARDED] += 1
+    if endpoint >= 0 and world.endpoints[endpoint].leaf == s:
+        link = world.control[HOSTS] + world.endpoints[endpoint].host
+    elif s < leaves:
+        link = _link_up(world, s, _upper_of(world, packet))
+    else:
+        leaf = packet.rack if verdict == DOWN_ONE and endpoint < 0 else world.endpoints[endpoint].leaf
+        link = _link_down(world, leaf, s - leaves)
+    post(world, link, p, endpoint)

@@ -1,0 +1,192 @@
+"""Links and the packets on them.
+
+A link serves first in, first out at a fixed rate, then delays by a constant: a packet's arrival is known when
+it is sent. Each link keeps a ring of (arrival, packet, destination); only its head is in the event queue.
+The queue in front of a link is its backlog: what is sent but not yet on the wire. Beyond `queue_bytes` a
+packet is dropped, beyond `ecn_bytes` it is marked. Other traffic of a constant rate may share a link: it is not
+cut into packets, it goes first, and leaves the rest of the rate.
+
+Packets live in a pool and are reference-counted: a multicast to hosts is one packet on many links. Memory
+follows the packets in flight.
+
+Faults strike when a packet arrives: it may be lost, be duplicated, or take a detour: a pseudo-link to the
+same node with a longer delay, so that others overtake it. The copy of a duplicate takes a detour too.
+
+Where hosts run programs, a packet that has arrived waits in a *stack* until its program runs: another pseudo-link to
+the same node (`stacks.py`).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.compile.decorators import compiled_inner
+from paceline.core.wire import ECN, ENVELOPE_BYTES, HEADER_BYTES, PACKET_FIELDS
+from paceline.sim.engine.event_queue import NEVER_NS, Queue, set_time
+
+DETOURS = 3
+FS_PER_NS = 1_000_000
+_ECN_BIT = 1 << 30
+
+LINK = np.dtype(
+    [
+        ("busy_fs", "i8"),
+        ("fs_per_byte", "i8"),
+        ("delay_ns", "i8"),
+        ("queue_fs", "i8"),
+        ("ecn_fs", "i8"),
+        ("head", "i8"),
+        ("length", "i8"),
+        ("size_bytes", "i8"),
+        ("packets", "i8"),
+        ("drops", "i8"),
+        ("marks", "i8"),
+        ("other_from_ns", "i8"),
+        ("other_until_ns", "i8"),
+        ("other_num", "i8"),
+        ("to", "i4"),
+        ("to_switch", "i4"),
+        ("detour", "i4"),
+        ("stack", "i4"),
+        ("packet_fs", "i8"),
+        ("length_max", "i8"),
+    ],
+    align=True,
+)
+"""A link. `other_*`: traffic that is not cut into packets. `detour`: the first of its detours, or -1. `stack`: where
+packets wait for the program at the link's end, or `NO_STACK`, or `STACK_OF_ENDPOINT`; `packet_fs`: time of a packet,
+beside that of its bytes; `length_max`: packets it holds."""
+
+NO_STACK = -1
+STACK_OF_ENDPOINT = -2
+
+POOL_PACKET = np.dtype([("references", "i4"), *PACKET_FIELDS], align=True)
+"""A packet of the core and how many hold it. The count stands first: behind the core's fields it would make this
+record a subtype of the core's for Numba, which then would run what it had compiled for the core's, with a warning."""
+
+
+class Links(NamedTuple):
+    """`state[l]`, and the ring of each link."""
+
+    state: Any
+    time_ns: Any
+    packet: Any
+    to: Any
+
+
+class Pool(NamedTuple):
+    """Packets in flight; `stack[:meta[0]]` are the free ones."""
+
+    packets: Any
+    values: Any
+    stack: Any
+    meta: Any
+
+
+def new_pool(capacity: int, width: int) -> Pool:
+    """An empty pool."""
+    return Pool(
+        np.zeros(capacity, dtype=POOL_PACKET).view(np.recarray),
+        np.zeros((capacity, width), dtype=np.int32),
+        np.arange(capacity - 1, -1, -1, dtype=np.int32),
+        np.array([capacity], dtype=np.int64),
+    )
+
+
+def grown_pool(pool: Pool) -> Pool:
+    """The same pool with twice the room."""
+    old = pool.packets.shape[0]
+    new = new_pool(2 * old, pool.values.shape[1])
+    new.packets[:old] = pool.packets
+    new.values[:old] = pool.values
+    free = int(pool.meta[0])
+    new.stack[old : old + free] = pool.stack[:free]
+    new.stack[:old] = np.arange(2 * old - 1, old - 1, -1)
+    new.meta[0] = old + free
+    return new
+
+
+@compiled_inner
+def peek_free(pool: Pool) -> int:
+    """The packet that `take` will take; the engine keeps some free before every event."""
+    return int(pool.stack[pool.meta[0] - 1])
+
+
+@compiled_inner
+def take(pool: Pool) -> int:
+    """A packet with one reference."""
+    pool.meta[0] -= 1
+    p = pool.stack[pool.meta[0]]
+    pool.packets[p].references = 1
+    return int(p)
+
+
+@compiled_inner
+def drop_reference(pool: Pool, p: int) -> None:
+    """One holder fewer; the last one returns the packet to the pool."""
+    packet = pool.packets[p]
+    packet.references -= 1
+    if packet.references == 0:
+        pool.stack[pool.meta[0]] = p
+        pool.meta[0] += 1
+
+
+@compiled_inner
+def copy_packet(pool: Pool, p: int) -> int:
+    """A packet of its own with the same content."""
+    q = take(pool)
+    pool.packets[q] = pool.packets[p]
+    pool.packets[q].references = 1
+    for k in range(pool.values.shape[1]):
+        pool.values[q, k] = pool.values[p, k]
+    return q
+
+
+@compiled_inner
+def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, now_ns: int) -> None:
+    """Send packet `p` over link `at` to endpoint `to` (-1: to nobody in particular); takes one reference."""
+    link = links.state[at]
+    now_fs = now_ns * FS_PER_NS
+    busy_fs = max(link.busy_fs, now_fs)
+    backlog_fs = busy_fs - now_fs
+    capacity = links.time_ns.shape[1]
+    if backlog_fs > link.queue_fs or link.length >= link.length_max:
+        link.drops += 1
+        drop_reference(pool, p)
+        return
+    entry = p
+    if backlog_fs > link.ecn_fs:
+        link.marks += 1
+        entry |= _ECN_BIT
+    size_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * np.int64(pool.packets[p].count)
+    size_fs = size_bytes * link.fs_per_byte + link.packet_fs
+    if link.other_num > 0 and link.other_from_ns <= now_ns < link.other_until_ns:
+        size_fs = size_fs * FS_PER_NS // (FS_PER_NS - link.other_num)
+    busy_fs += size_fs
+    link.busy_fs = busy_fs
+    link.size_bytes += size_bytes
+    link.packets += 1
+    arrival_ns = (busy_fs + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
+    place = (link.head + link.length) & (capacity - 1)
+    links.time_ns[at, place] = arrival_ns
+    links.packet[at, place] = entry
+    links.to[at, place] = to
+    link.length += 1
+    if link.length == 1:
+        set_time(queue, at, arrival_ns)
+
+
+@compiled_inner
+def dequeue(links: Links, queue: Queue, at: int) -> tuple[int, int, int]:
+    """The packet that arrives: (packet, ECN flag, destination); the link's next arrival is scheduled."""
+    link = links.state[at]
+    capacity = links.time_ns.shape[1]
+    entry = np.int64(links.packet[at, link.head])
+    to = np.int64(links.to[at, link.head])
+    link.head = (link.head + 1) & (capacity - 1)
+    link.length -= 1
+    if link.length > 0:
+        set_time(queue, at, links.time_ns[at, link.head])
+    else:
+        set_time(queue, at, NEVER_NS)
+    return int(entry & (_ECN_BIT - 1)), ECN if entry & _ECN_BIT else 0, int(to)

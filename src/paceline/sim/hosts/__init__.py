@@ -1,0 +1,1 @@
+"""What hosts do: compute, send and receive, keep sums; the ring baseline."""

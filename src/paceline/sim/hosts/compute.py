@@ -1,0 +1,265 @@
+"""What a worker computes: layer by layer, micro-batch by micro-batch.
+
+An iteration is cut into micro-batches whose gradients add up. The forward pass of the first one goes through the
+layers in order, each waiting for its own result of the iteration before; the backward pass of the last one goes
+back and releases each layer's gradient as it is computed. What lies between is computed in whole passes: nothing
+waits for it and nothing leaves. With one micro-batch, the default, there is nothing between. A job need not cut all
+of its iterations (`sim/help/micro_batching.py`): those from `cut_from` on, before `cut_until`, are.
+
+While leading workers help a straggler (`job.helping`), a worker asks its coordinator after each pass what comes
+next: the mail is read between two events, by `sim/help/coordinator.py`.
+"""
+
+from paceline.compile.decorators import compiled_apart, compiled_inner
+from paceline.core.bits import mix
+from paceline.core.sender import program as sending
+from paceline.core.sender.program import NEVER_NS
+from paceline.core.switch.program import release_job
+from paceline.sim.engine.event_queue import set_time
+from paceline.sim.engine.world import (
+    ASKING,
+    BACKWARD,
+    BLOCKED,
+    CLOCK,
+    DRAINING,
+    FINISHED,
+    FORWARD,
+    FORWARD_DONE,
+    JITTER_SEED,
+    JOBS_LEFT,
+    MAIL,
+    MICRO_BACKWARD,
+    MICRO_BATCH_DONE,
+    MICRO_FORWARD,
+    RING,
+    World,
+)
+from paceline.sim.hosts import ring
+
+MILLION = 1_000_000
+
+
+@compiled_inner
+def _compute_ns(world: World, w: int, nominal_ns: int, now_ns: int) -> int:
+    """Compute time of this worker from now on: its slowness, a seeded jitter, and a spell that may end within."""
+    worker = world.workers[w]
+    time_ns = nominal_ns * worker.slow_num // worker.slow_den
+    if worker.jitter_num > 0:
+        noise = mix(world.control[JITTER_SEED], w * 1_000_003 + worker.iteration)
+        time_ns += time_ns * (worker.jitter_num * (noise & 0xFFFF) >> 16) // MILLION
+    if worker.spell_until_ns > now_ns:
+        factor = world.jobs[worker.job].spell_num
+        left_ns = worker.spell_until_ns - now_ns
+        stretched_ns = time_ns * factor // MILLION
+        time_ns = stretched_ns if stretched_ns <= left_ns else left_ns + time_ns - left_ns * MILLION // factor
+    return int(max(1, time_ns))
+
+
+@compiled_inner
+def _start_piece(world: World, w: int, nominal_ns: int, now_ns: int) -> None:
+    worker = world.workers[w]
+    worker.piece_ns = nominal_ns
+    worker.due_ns = now_ns + _compute_ns(world, w, nominal_ns, now_ns)
+
+
+@compiled_apart
+def begin_iteration(world: World, w: int, now_ns: int) -> None:
+    """The first forward pass of `worker.iteration`; here a slow spell may begin."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    worker.released = 0
+    worker.micro = 0
+    is_cut = job.cut_from <= worker.iteration and worker.iteration < job.cut_until
+    worker.cut = job.micro_batches if is_cut else 1
+    worker.work_ns = 0
+    worker.layer = 0
+    if job.spell_chance > 0 and worker.spell_until_ns <= now_ns:
+        noise = mix(world.control[JITTER_SEED] + 1, w * 1_000_003 + worker.iteration)
+        if noise & 0xFFFF < job.spell_chance:
+            more_ns = (job.spell_high_ns - job.spell_low_ns) * (noise >> 16) // 0x7FFF
+            worker.spell_until_ns = now_ns + job.spell_low_ns + more_ns
+    _begin_forward(world, w, now_ns)
+
+
+@compiled_inner
+def _begin_forward(world: World, w: int, now_ns: int) -> None:
+    """Start the forward pass of `worker.layer`, or wait for its result."""
+    worker = world.workers[w]
+    if worker.iteration > 0 and world.pending[w, worker.layer] > 0:
+        worker.phase = BLOCKED
+        worker.due_ns = NEVER_NS
+        worker.blocked_ns -= now_ns
+    else:
+        worker.phase = FORWARD
+        nominal_ns = world.layers[worker.job, worker.layer].forward_ns
+        _start_piece(world, w, nominal_ns // worker.cut, now_ns)
+
+
+@compiled_apart
+def compute_done(world: World, w: int, now_ns: int) -> None:
+    """A pass over one layer, or over a whole micro-batch, has ended: go on to the next."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    worker.work_ns += worker.piece_ns
+    if worker.phase == FORWARD:
+        if worker.layer + 1 < job.layers:
+            worker.layer += 1
+            _begin_forward(world, w, now_ns)
+            return
+        begin_exchange(world, w)
+        _forward_done(world, w, now_ns)
+    elif worker.phase == MICRO_FORWARD:
+        _forward_done(world, w, now_ns)
+    elif worker.phase == MICRO_BACKWARD:
+        worker.micro += 1
+        if job.helping != 0:
+            _ask(world, w, MICRO_BATCH_DONE, now_ns)
+        else:
+            begin_micro_batch(world, w, now_ns)
+    else:
+        _layer_done(world, w, now_ns)
+
+
+@compiled_apart
+def begin_exchange(world: World, w: int) -> None:
+    """All results of the iteration before are here: those of this one are awaited now."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    worker.first_chunk = worker.iteration * job.chunks
+    worker.remaining = job.chunks
+    for layer in range(job.layers):
+        world.pending[w, layer] = world.layers[worker.job, layer].chunks
+
+
+@compiled_inner
+def _forward_done(world: World, w: int, now_ns: int) -> None:
+    """A forward pass is over: the last one's backward pass sends, the others' do not."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    if job.helping != 0:
+        _ask(world, w, FORWARD_DONE, now_ns)
+    else:
+        begin_backward(world, w, worker.micro + 1 >= worker.cut, now_ns)
+
+
+@compiled_inner
+def _ask(world: World, w: int, what: int, now_ns: int) -> None:
+    worker = world.workers[w]
+    worker.phase = ASKING
+    worker.due_ns = NEVER_NS
+    at = world.control[MAIL]
+    world.mail[at, 0] = what
+    world.mail[at, 1] = w
+    world.control[MAIL] = at + 1
+
+
+@compiled_apart
+def begin_micro_batch(world: World, w: int, now_ns: int) -> None:
+    """The forward pass of another micro-batch."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    worker.phase = MICRO_FORWARD
+    _start_piece(world, w, job.forward_ns // worker.cut, now_ns)
+
+
+@compiled_apart
+def begin_backward(world: World, w: int, last: bool, now_ns: int) -> None:
+    """The backward pass: layer by layer if it is the last of the iteration, else in one piece."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    if last:
+        worker.phase = BACKWARD
+        worker.layer = job.layers - 1
+        nominal_ns = world.layers[worker.job, worker.layer].backward_ns
+    else:
+        worker.phase = MICRO_BACKWARD
+        nominal_ns = job.backward_ns
+    _start_piece(world, w, nominal_ns // worker.cut, now_ns)
+
+
+@compiled_inner
+def _layer_done(world: World, w: int, now_ns: int) -> None:
+    """The gradient of a layer is complete: release it."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    layer = world.layers[worker.job, worker.layer]
+    worker.released += 1
+    if job.workers == 1:
+        layer_progress(world, w, worker.layer, layer.chunks, now_ns)
+    elif job.transport == RING:
+        ring.release(world, w)
+    else:
+        sending.release(world.senders, w, worker.first_chunk + layer.first + layer.chunks)
+    if worker.layer > 0:
+        worker.layer -= 1
+        nominal_ns = world.layers[worker.job, worker.layer].backward_ns
+        _start_piece(world, w, nominal_ns // worker.cut, now_ns)
+    elif worker.iteration + 1 < job.iterations:
+        worker.iteration += 1
+        begin_iteration(world, w, now_ns)
+    else:
+        worker.phase = DRAINING
+        worker.due_ns = NEVER_NS
+        if worker.remaining == 0:
+            _finish_worker(world, w, now_ns)
+
+
+@compiled_inner
+def layer_progress(world: World, w: int, layer: int, chunks: int, now_ns: int) -> None:
+    """Results of `chunks` chunks of a layer have come."""
+    worker = world.workers[w]
+    world.pending[w, layer] -= chunks
+    worker.remaining -= chunks
+    unblocks = worker.phase == BLOCKED and layer == worker.layer and world.pending[w, layer] <= 0
+    if unblocks or (worker.remaining == 0 and worker.phase == DRAINING):
+        _advance(world, w, now_ns)
+
+
+@compiled_apart
+def _advance(world: World, w: int, now_ns: int) -> None:
+    """What a worker waited for has come: its next layer, or its end."""
+    worker = world.workers[w]
+    if worker.phase == DRAINING:
+        _finish_worker(world, w, now_ns)
+    else:
+        worker.blocked_ns += now_ns
+        _begin_forward(world, w, now_ns)
+
+
+@compiled_inner
+def _finish_worker(world: World, w: int, now_ns: int) -> None:
+    worker = world.workers[w]
+    worker.phase = FINISHED
+    worker.done_ns = now_ns
+    job = world.jobs[worker.job]
+    job.finished += 1
+    if job.finished == job.needed:
+        end_job(world, worker.job, now_ns)
+
+
+@compiled_apart
+def end_job(world: World, j: int, now_ns: int) -> None:
+    """Everyone who is still there has everything."""
+    world.jobs[j].done_ns = now_ns
+    _leave(world, j, now_ns)
+
+
+@compiled_apart
+def fail_job(world: World, j: int, now_ns: int) -> None:
+    """A worker gave up: the job ends without its result."""
+    job = world.jobs[j]
+    if job.done_ns == 0 and job.failed_ns == 0:
+        job.failed_ns = now_ns
+        _leave(world, j, now_ns)
+
+
+@compiled_inner
+def _leave(world: World, j: int, now_ns: int) -> None:
+    """Leave the switches; what is still on its way finds nobody, and timers go quiet by themselves.
+
+    The clock looks for jobs that waited for this one.
+    """
+    world.control[JOBS_LEFT] -= 1
+    set_time(world.queue, world.control[CLOCK], now_ns)
+    for s in range(world.switch.config.shape[0]):
+        release_job(world.switch, s, j)

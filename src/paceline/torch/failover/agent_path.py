@@ -1,0 +1,180 @@
+"""The path through agents: a job at the switch, a UDP socket, an agent; made together by all workers.
+
+A *generation* is one such path. Every generation has its own job, key and agents, and every attempt at one meets
+under its own keys of the Store: the first worker admits the job and publishes the admission, every worker publishes
+its address, and when all addresses are there each builds its agent. `step` never blocks for long, so that a path
+can be prepared while another is in use."""
+
+import json
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.live.agent.agent import Agent, open_socket
+from paceline.live.agent.config import AgentConfig
+from paceline.live.agent.warm import warm_up
+from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
+from paceline.torch.rendezvous import Keys
+from paceline.torch.settings import Settings
+
+_IP_MTU = 14
+_GRACE_S = 60.0
+"""The exchange keeps the time of a reduction; the agent's own limit comes after it."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What the first worker publishes: the admission, or what replaces it where there is no switch."""
+
+    job: int
+    key: str
+    admission: str
+    reason: str
+    """Why there is no admission."""
+    elements: int
+    """32-bit integers of a chunk."""
+    wanted: bool = True
+    """Whether there should be one."""
+    straggler: str = "off"
+    """Whether leading workers help a straggling one: the first worker decides for all."""
+
+
+def own_address(settings: Settings, master: str) -> tuple[str, int]:
+    """This host's address on the way to the switch (or the master), and the MTU of that way."""
+    far = settings.switch.partition(":")[0] or master or "127.0.0.1"
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))
+            mtu = probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+            return settings.address or str(probe.getsockname()[0]), mtu
+    except OSError as error:
+        if settings.address:
+            return settings.address, 1500
+        raise UserError(f"no way to {far}: {error}", place="PACELINE_SWITCH or MASTER_ADDR") from error
+
+
+def take_ticket(settings: Settings, name: str, workers: int, elements: int) -> Ticket:
+    """Ask the switch for a place; without one, custodians do everything. A refusal is a mistake to be told."""
+    job, key = secrets.randbelow(1 << 16), secrets.token_hex(16)
+    if not settings.switch:
+        return Ticket(job, key, "", "PACELINE_SWITCH is not set", elements, False, settings.straggler)
+    control = ControlPlane.parse(settings.switch, settings.token)
+    warm_up()  # a first start compiles for longer than a lease lasts
+    try:
+        admission = control.admit(
+            name, workers, priority_max=settings.priority_max, slots_max=settings.slots_max
+        )
+    except ControlError as error:
+        if error.status:
+            raise UserError(str(error), place="PACELINE_SWITCH") from error
+        return Ticket(job, key, "", str(error), elements, True, settings.straggler)
+    if settings.straggler != "off" and admission.policy == "switchml":
+        control.leave(admission)
+        raise UserError("the switch runs switchml, which has no custodians", place="PACELINE_STRAGGLER")
+    narrow = min(elements, admission.elements)
+    key = admission.key.hex()
+    return Ticket(admission.job, key, admission.to_json(), "", narrow, True, settings.straggler)
+
+
+class AgentPath:
+    """One generation on one worker."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        worker: int,
+        workers: int,
+        settings: Settings,
+        host: str,
+        timeout_s: float,
+        name: str,
+        make_agent: Callable[[AgentConfig, socket.socket], Any] = Agent,
+    ) -> None:
+        self._keys, self._worker, self._workers = keys, worker, workers
+        self._settings, self._host = settings, host
+        self._timeout_s, self._name, self._make_agent = timeout_s, name, make_agent
+        self._sock: socket.socket | None = None
+        self._membership: Membership | None = None
+        self._control: ControlPlane | None = None
+        self.ticket: Ticket | None = None
+        self.agent: Any = None
+
+    def publish(self, ticket: Ticket) -> None:
+        """The first worker's part."""
+        self._keys.set("ticket", json.dumps(asdict(ticket)))
+
+    def give_up(self, reason: str) -> None:
+        """This worker cannot go on: no worker should wait for it."""
+        with suppress(RuntimeError):
+            self._keys.set("given_up", reason)
+
+    def given_up(self) -> bool:
+        """Whether some worker cannot go on."""
+        return self._keys.ready("given_up")
+
+    def step(self) -> bool:
+        """Go as far as the others allow; True when the agent is there and runs."""
+        if self.agent is not None:
+            return self.running()
+        if self.ticket is None:
+            if not self._keys.ready("ticket"):
+                return False
+            self.ticket = Ticket(**json.loads(self._keys.read("ticket")))
+            self._sock = open_socket(self._host)
+            address, port = self._sock.getsockname()[:2]
+            self._keys.set(f"address/{self._worker}", json.dumps([address, port]))
+        if not all(self._keys.ready(f"address/{other}") for other in range(self._workers)):
+            return False
+        self._build([json.loads(self._keys.read(f"address/{w}")) for w in range(self._workers)])
+        return self.running()
+
+    def _build(self, addresses: list[list[Any]]) -> None:
+        assert self.ticket is not None
+        assert self._sock is not None
+        peers = [(str(ip), int(port)) for ip, port in addresses]
+        more: dict[str, Any] = {
+            "elements": self.ticket.elements,
+            "timeout_s": self._timeout_s + _GRACE_S,
+            "name": self._name,
+            "straggler": self.ticket.straggler,
+        }
+        if self.ticket.admission:
+            admission = Admission.from_json(self.ticket.admission)
+            self._control = ControlPlane.parse(self._settings.switch, self._settings.token)
+            self._control.bind(admission, self._worker, peers[self._worker])
+            config = admission.config(self._worker, peers, **more)
+        else:
+            key = bytes.fromhex(self.ticket.key)
+            config = AgentConfig(self._worker, self._workers, peers, self.ticket.job, key, **more)
+        self.agent = self._make_agent(config, self._sock)
+        self._sock = None
+        if self._control is not None:
+            self._membership = Membership(
+                self._control, admission, self._worker, peers[self._worker], self.agent
+            )
+
+    def running(self) -> bool:
+        """Whether the agent's loop goes round: the first time ever, it is compiled before that."""
+        if self.agent is None:
+            return False
+        counters = self.agent.status()["counters"]
+        return int(counters["waits"]) + int(counters["rounds"]) > 0
+
+    def close(self, linger_s: float | None = None) -> None:
+        """End the agent; the last worker to leave takes the job from the switch."""
+        if self._membership is not None:
+            self._membership.close()
+        if self.agent is not None:
+            self.agent.close(linger_s)
+        elif self._sock is not None:
+            self._sock.close()
+        if self._membership is not None and self._control is not None:
+            try:
+                if self._keys.add("left") == self._workers:
+                    self._control.leave(self._membership.admission)
+            except (ControlError, RuntimeError):
+                pass  # its lease ends it

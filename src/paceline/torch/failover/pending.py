@@ -1,0 +1,126 @@
+"""The reductions of one worker, numbered: which are under way, which are done, whose inputs are still kept.
+
+Why inputs are kept. A path may fail while some workers have a result and others have not. They then do it
+again over Gloo, all of them, from what they put in; the arithmetic is the same
+(`torch/failover/chunked_reduction.py`), so whoever has the result already gets the very same bits and throws them
+away. No step is lost, none is counted twice.
+
+How long. Reduction k may begin only when all up to `floor(k)` are done here; the sizes are the same on all
+workers, and so is `floor`. A worker that has the result of k knows that everyone began k, so that everyone
+has the results up to `floor(k)`: those inputs can go. What any worker still lacks, every worker still keeps.
+
+Pure bookkeeping: no thread, no lock, no clock.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+COUNT_MAX = 64
+"""Reductions under way at a time."""
+BYTES_MAX = 128 << 20
+"""Bytes under way at a time; one larger reduction goes alone."""
+
+
+@dataclass
+class Entry:
+    """One reduction: `array` is worked on in place; `kept` is what was in it."""
+
+    array: npt.NDArray[Any]
+    kind: str
+    op: str
+    priority: int
+    timeout_s: float
+    tell: Callable[[Exception | None], None]
+    seq: int = -1
+    kept: npt.NDArray[Any] | None = None
+    begun_s: float = 0.0
+    done: bool = False
+    floor: int = -1
+    end_bytes: int = 0
+
+
+@dataclass
+class Ledger:
+    """Entries in order of submission, from the oldest that is kept."""
+
+    count_max: int = COUNT_MAX
+    bytes_max: int = BYTES_MAX
+    entries: deque[Entry] = field(default_factory=deque)
+    next_seq: int = 0
+    next_to_begin: int = 0
+    lowest_open: int = 0
+    """The first that is not done here."""
+    _ends: deque[tuple[int, int]] = field(default_factory=lambda: deque([(-1, 0)]))
+    _pool: dict[int, list[npt.NDArray[np.uint8]]] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Number an entry."""
+        entry.seq = self.next_seq
+        self.next_seq += 1
+        entry.end_bytes = self._ends[-1][1] + entry.array.nbytes
+        # The first reduction from whose end on there is room for this one; the one before it, if there is none.
+        while len(self._ends) > 1 and self._too_far(self._ends[0], entry):
+            self._ends.popleft()
+        entry.floor = self._ends[0][0]
+        self._ends.append((entry.seq, entry.end_bytes))
+        self.entries.append(entry)
+
+    def _too_far(self, end: tuple[int, int], entry: Entry) -> bool:
+        seq, end_bytes = end
+        return entry.seq - seq > self.count_max or entry.end_bytes - end_bytes > self.bytes_max
+
+    def get(self, seq: int) -> Entry | None:
+        """The entry of that number, if it is there (still, or already)."""
+        if not self.entries or not self.entries[0].seq <= seq < self.next_seq:
+            return None
+        return self.entries[seq - self.entries[0].seq]
+
+    def may_begin(self) -> Entry | None:
+        """The next entry to send, if everything that must be done before it is."""
+        entry = self.get(self.next_to_begin)
+        return entry if entry is not None and self.lowest_open > entry.floor else None
+
+    def begin(self, entry: Entry, now_s: float) -> None:
+        """Keep what is in it; it is under way from now on. One that was under way before starts from its input."""
+        if entry.kept is not None:
+            np.copyto(entry.array, entry.kept)
+        else:
+            entry.kept = self._buffer(entry.array)
+            np.copyto(entry.kept, entry.array)
+        entry.begun_s = now_s
+        self.next_to_begin = entry.seq + 1
+
+    def finish(self, entry: Entry) -> None:
+        """Its result is here; forget inputs that nobody can ask for any more."""
+        entry.done = True
+        self.next_to_begin = max(self.next_to_begin, entry.seq + 1)
+        while (first := self.get(self.lowest_open)) is not None and first.done:
+            self.lowest_open += 1
+        while self.entries and self.entries[0].done and self.entries[0].seq <= entry.floor:
+            self._give_back(self.entries.popleft())
+
+    def under_way(self) -> list[Entry]:
+        """Begun and not done."""
+        return [e for e in self.entries if not e.done and e.seq < self.next_to_begin]
+
+    def open_entries(self) -> list[Entry]:
+        """Not done, begun or not."""
+        return [e for e in self.entries if not e.done]
+
+    def _buffer(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        free = self._pool.get(array.nbytes)
+        memory = free.pop() if free else np.empty(array.nbytes, np.uint8)
+        return memory.view(array.dtype)
+
+    def _give_back(self, entry: Entry) -> None:
+        if entry.kept is None:
+            return
+        if len(self._pool) > self.count_max:
+            self._pool.clear()
+        self._pool.setdefault(entry.kept.nbytes, []).append(entry.kept.view(np.uint8))
+        entry.kept = None

@@ -1,0 +1,1 @@
+"""Reducers: which one a group gets, and how each sums a tensor."""

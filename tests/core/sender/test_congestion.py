@@ -1,0 +1,172 @@
+"""What moves the window, rule by rule. Round trips in ns; the shortest is 10 ms, and a queue is more than 20 ms."""
+
+from typing import Any
+
+import pytest
+
+from paceline.core import wire
+from paceline.core.sender import congestion
+from paceline.core.sender.congestion import QUEUE_NS, TOGETHER, next_window
+from paceline.core.sender.program import new_senders
+from tests.core.headers import header
+
+SHORTEST = 10e6
+QUEUED = SHORTEST + QUEUE_NS + 1e6
+
+
+def test_without_loss_it_grows_until_the_queue_is_long() -> None:
+    assert next_window(100.0, 0, 100, SHORTEST, SHORTEST) == 150.0
+    assert next_window(100.0, 1, 99, SHORTEST, SHORTEST) == 150.0
+    assert next_window(100.0, 0, 100, QUEUED, SHORTEST) == 100.0
+
+
+def test_heavy_loss_halves_it_whatever_the_round_trip() -> None:
+    assert next_window(100.0, 50, 50, SHORTEST, SHORTEST) == 50.0
+
+
+def test_some_loss_shrinks_it_only_where_the_path_queues() -> None:
+    assert next_window(100.0, 9, 91, QUEUED, SHORTEST) == 85.0
+    assert next_window(100.0, 9, 91, SHORTEST, SHORTEST) > 100.0
+    assert next_window(100.0, 9, 91, SHORTEST + 0.8 * QUEUE_NS, SHORTEST) == 100.0
+
+
+def test_random_loss_settles_where_the_path_holds_the_window() -> None:
+    """A path of 100 chunks in 10 ms: what is under way beyond that queues; 9 % of the chunks are late."""
+    for window in (8.0, 5000.0):
+        seen = []
+        for _ in range(100):
+            rtt = max(SHORTEST, SHORTEST * window / 100.0)
+            window = next_window(window, 9, 91, rtt, SHORTEST)
+            seen.append(window)
+        assert min(seen[50:]) >= 100.0
+        assert max(seen[50:]) <= 350.0
+
+
+# --- together -----------------------------------------------------------------------------------------------
+
+
+class Together:
+    """A sender's record, and rounds of results for it."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.state = new_senders(1, 8).state[0]
+        given = {"window": 100.0, "window_min": 4.0, "window_max": 1000.0, "threshold": 0.0, "increase": 5.0}
+        given |= {"congestion": TOGETHER, "queue_ns": QUEUE_NS, "target_rise": 1.0, "agreed_chunk": 0}
+        for name, value in {**given, **fields}.items():
+            setattr(self.state, name, value)
+        self.now_ns = 0
+
+    def round(
+        self,
+        results: int = 100,
+        marked: int = 0,
+        fallen_back: int = 0,
+        lost: int = 0,
+        rtt_ns: float = 0.0,
+        **fields: Any,
+    ) -> float:
+        """A round of results in which so many had a mark, found no aggregator, or had been lost; the new window."""
+        first = int(self.state.round_end)
+        for i in range(results):
+            flag = (wire.ECN if i < marked else 0) | (wire.COLLISION if i < fallen_back else 0)
+            congestion.on_result(self.state, header(wire.RESULT, flag=flag, chunk=first + i, **fields), True)
+        for _ in range(lost):
+            congestion.on_loss(self.state)
+        if rtt_ns:
+            congestion.on_pure_rtt(self.state, int(rtt_ns))
+        self.now_ns += 1_000_000
+        self.state.highest_done = self.state.next = first + results
+        assert congestion.end_round(self.state, self.now_ns)
+        return float(self.state.window)
+
+
+def test_without_a_sign_the_window_doubles_until_the_first_and_then_grows_evenly() -> None:
+    sender = Together(window=8.0, threshold=1000.0)
+    assert [sender.round(), sender.round()] == [16.0, 32.0]
+    assert sender.round(marked=50) == 24.0
+    assert [sender.round(), sender.round()] == [29.0, 34.0]
+
+
+def test_a_window_of_results_makes_a_round() -> None:
+    sender = Together()
+    sender.state.round_end, sender.state.highest_done = 50, 49
+    assert not congestion.end_round(sender.state, 1)
+
+
+@pytest.mark.parametrize(("marked", "window"), [(1, 99.5), (20, 90.0), (100, 50.0)])
+def test_marks_cut_by_half_of_their_share(marked: int, window: float) -> None:
+    assert Together().round(marked=marked) == pytest.approx(window)
+
+
+def test_a_queue_longer_than_the_target_cuts_and_a_shorter_one_does_not() -> None:
+    sender = Together()
+    assert sender.round(rtt_ns=SHORTEST) > 100.0
+    before = sender.state.window
+    assert sender.round(rtt_ns=SHORTEST + QUEUE_NS) > before
+    before = sender.state.window
+    assert sender.round(rtt_ns=SHORTEST + 2 * QUEUE_NS) == pytest.approx(0.75 * before)
+
+
+def test_sums_without_an_aggregator_shorten_the_target() -> None:
+    crowded, free = Together(), Together()
+    for sender in (crowded, free):
+        sender.round(rtt_ns=SHORTEST)
+        sender.round(rtt_ns=SHORTEST + 0.5 * QUEUE_NS, fallen_back=60 if sender is crowded else 0)
+    assert crowded.state.window < free.state.window
+    # Nothing queues: a smaller window would only leave the link idle.
+    before = crowded.state.window
+    assert crowded.round(rtt_ns=SHORTEST, fallen_back=60) > before
+
+
+def test_many_losses_halve_it_some_only_where_the_path_queues() -> None:
+    assert Together().round(lost=60) == 50.0
+    assert Together().round(lost=9) > 100.0
+    sender = Together()
+    sender.round(rtt_ns=SHORTEST)
+    before = sender.state.window
+    assert sender.round(lost=9, rtt_ns=SHORTEST + 0.8 * QUEUE_NS) == pytest.approx(0.85 * before)
+
+
+def test_nobody_has_more_under_way_than_the_least_of_all_windows() -> None:
+    sender = Together()
+    assert congestion.window_of(sender.state) == 100.0
+    sender.round(window=30)
+    assert congestion.window_of(sender.state) == 30.0
+    assert sender.state.window == 65.0, "beyond twice that it was never tried"
+    congestion.on_result(sender.state, header(wire.RESULT, chunk=0, window=3), True)
+    assert congestion.window_of(sender.state) == 30.0, "what an older chunk tells is old"
+    congestion.on_result(sender.state, header(wire.RESULT, chunk=10_000, window=0), True)
+    assert congestion.window_of(sender.state) == 30.0, "nothing was told"
+
+
+def test_a_contribution_tells_the_own_window_and_never_none() -> None:
+    assert congestion.told_window(Together(window=77.9).state) == 77
+    assert congestion.told_window(Together(window=1e9).state) == wire.WINDOW_MAX
+    assert congestion.told_window(Together(window=0.2).state) == 1
+    assert congestion.told_window(Together(congestion=congestion.AIMD).state) == 0
+
+
+def test_a_queue_that_cutting_does_not_shorten_is_anothers_and_the_target_rises_with_it() -> None:
+    """Beside a flow that fills the buffer, whatever we do, the window would else fall to its least."""
+    sender = Together()
+    sender.round(rtt_ns=SHORTEST)
+    for _ in range(40):
+        sender.round(rtt_ns=SHORTEST + 3 * QUEUE_NS)
+    assert sender.state.window > 50.0
+    for _ in range(10):
+        sender.round(rtt_ns=SHORTEST)
+    assert sender.state.target_rise == 1.0
+
+
+def test_workers_that_hear_the_same_results_keep_the_same_window() -> None:
+    """However different their own paths are: the one with the worst decides for all, a round later."""
+    rtts = [SHORTEST, SHORTEST + 1.5 * QUEUE_NS, SHORTEST]
+    workers = [Together(window=64.0 * (1 + i), threshold=1000.0) for i in range(3)]
+    for turn in range(60):
+        told = min(congestion.told_window(worker.state) for worker in workers)
+        for worker, rtt in zip(workers, rtts, strict=True):
+            worker.round(rtt_ns=rtt if turn else SHORTEST, window=told)
+        assert (
+            len({congestion.window_of(worker.state) for worker in workers if worker.state.window >= told})
+            == 1
+        )

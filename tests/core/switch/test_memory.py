@@ -1,0 +1,146 @@
+"""Switch memory: what goes in comes out, and who may take an aggregator from whom."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core import wire
+from paceline.core.bits import seed_word
+from paceline.core.switch import memory
+from tests.core.headers import WIDTH, header, mask_of
+
+CARRIED = ("chunk", "job", "epoch", "mask", "count", "window", "fan_in", "fan_in_upper")
+CARRIED += ("custodian", "worker", "rack", "level", "priority", "flag")
+"""What an aggregator keeps of a packet."""
+
+
+def full(seed: int) -> Any:
+    """A header with a different number in every field that an aggregator keeps, near the end of its range."""
+    return header(
+        chunk=2**62 - seed,
+        job=seed,
+        epoch=65_535 - seed,
+        mask=2**64 - seed,
+        window=seed,
+        fan_in=64 - seed,
+        fan_in_upper=60 - seed,
+        custodian=65_535 - seed,
+        worker=65_000 - seed,
+        rack=63 - seed,
+        level=1 + seed % 2,
+        priority=255 - seed,
+        flag=seed,
+    )
+
+
+def kept(packet: Any) -> dict[str, int]:
+    return {name: int(packet[name]) for name in CARRIED}
+
+
+def payload(first: int) -> Any:
+    return np.array([[first, first + 1]], dtype=np.int32)
+
+
+def test_memory_begins_empty() -> None:
+    fresh = memory.new_memory(3, WIDTH)
+    assert fresh.slots.job.tolist() == [-1, -1, -1]
+    assert fresh.slots.state.tolist() == [memory.EMPTY] * 3
+    assert fresh.values.shape == (3, WIDTH)
+
+
+def test_what_is_stored_is_taken_out_again_in_every_field() -> None:
+    held = memory.new_memory(2, WIDTH)
+    memory.store(held, 1, full(3), payload(5), 0, 40)
+    out, values = header(), payload(0)
+    memory.take_out(held, 1, out, values, 0)
+    assert kept(out) == kept(full(3))
+    assert values.tolist() == [[5, 6]]
+    assert (held.slots[1].state, held.slots[1].since_ns) == (memory.FILLING, 40)
+    assert held.slots[0].state == memory.EMPTY
+
+
+def test_a_swap_exchanges_every_field_and_the_values() -> None:
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, full(3), payload(5), 0, 40)
+    packet, values = full(4), payload(9)
+    memory.swap(held, 0, packet, values, 0, 50)
+    assert kept(packet) == kept(full(3))
+    assert values.tolist() == [[5, 6]]
+    out, taken = header(), payload(0)
+    memory.take_out(held, 0, out, taken, 0)
+    assert kept(out) == kept(full(4))
+    assert taken.tolist() == [[9, 10]]
+    assert (held.slots[0].state, held.slots[0].since_ns) == (memory.FILLING, 50)
+
+
+@settings(deadline=None)
+@given(st.integers(-(2**31), 2**31 - 2), st.integers(-(2**31), 2**31 - 2))
+def test_adding_joins_masks_and_wraps_sums(a: int, b: int) -> None:
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, header(mask=mask_of(0)), payload(a), 0, 1)
+    memory.add(held, 0, header(mask=mask_of(5), flag=wire.ECN | wire.FLUSH), payload(b), 0, 2)
+    assert held.slots[0].mask == mask_of(0, 5)
+    assert held.slots[0].since_ns == 2
+    assert held.slots[0].flag == wire.ECN
+    assert [int(v) for v in held.values[0]] == [(a + b + lane + 2**31) % 2**32 - 2**31 for lane in (0, 2)]
+
+
+def test_a_freed_aggregator_is_blank() -> None:
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, full(3), payload(5), 0, 40)
+    memory.free(held, 0)
+    slot = held.slots[0]
+    assert (slot.job, slot.state, slot.mask, slot.priority) == (-1, memory.EMPTY, 0, 0)
+    assert not memory.holds(slot, full(3))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "same"),
+    [("mask", 2, True), ("priority", 1, True), ("chunk", 9, False), ("job", 1, False), ("epoch", 1, False)],
+)
+def test_an_aggregator_works_on_one_job_epoch_and_chunk(field: str, value: int, same: bool) -> None:
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, header(), payload(1), 0, 0)
+    assert memory.holds(held.slots[0], header(**{field: value})) is same
+
+
+@pytest.mark.parametrize(
+    ("policy", "priority", "now_ns", "answer"),
+    [
+        ("esa", 11, 0, memory.TAKE),
+        ("esa", 10, 0, memory.KEEP),
+        ("esa", 9, 10**9, memory.KEEP),
+        ("atp", 255, 1_100, memory.KEEP),
+        ("atp", 1, 1_101, memory.TAKE),
+        ("always-preempt", 0, 0, memory.TAKE),
+        ("switchml", 255, 10**9, memory.KEEP),
+        ("none", 255, 10**9, memory.KEEP),
+    ],
+)
+def test_who_may_take_an_aggregator(policy: str, priority: int, now_ns: int, answer: int) -> None:
+    """The holder has priority 10 and was last touched at 100 ns; it is stale after 1,000 ns."""
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, header(priority=10), payload(1), 0, 100)
+    random = np.array([seed_word(1)], dtype=np.uint64)
+    before = held.slots.tobytes(), random.tobytes()
+    assert memory.decide(memory.POLICIES[policy], held.slots[0], priority, now_ns, 1_000, random, 0) == answer
+    assert (held.slots.tobytes(), random.tobytes()) == before
+
+
+def test_a_coin_is_fair() -> None:
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, header(priority=10), payload(1), 0, 100)
+    random = np.array([seed_word(1)], dtype=np.uint64)
+    policy = memory.POLICIES["coin-flip"]
+    taken = sum(memory.decide(policy, held.slots[0], 0, 0, 0, random, 0) == memory.TAKE for _ in range(2_000))
+    assert 900 < taken < 1_100
+
+
+def test_memory_without_values_keeps_the_rest() -> None:
+    held = memory.new_memory(1, 0)
+    memory.store(held, 0, full(3), np.zeros((1, 0), dtype=np.int32), 0, 40)
+    memory.add(held, 0, header(mask=np.uint64(1)), np.zeros((1, 0), dtype=np.int32), 0, 41)
+    assert held.slots[0].job == 3

@@ -1,0 +1,173 @@
+"""The control plane over HTTP: who may do what, what is refused and how, the metrics, and the admission's answer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from paceline.live.switch.metrics import METRICS
+from tests.live.switch.test_daemon import Running, running
+from tests.live.workers import ask
+
+TOKEN = "a token of sufficient length"
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[Running]:
+    with running(token=TOKEN, jobs_max=4, shards=2, priority_max=200, slots_max=50) as made:
+        yield made
+
+
+@pytest.fixture
+def job(switch: Running) -> Iterator[dict[str, Any]]:
+    status, answer = ask(switch.port, "POST", "/v1/jobs", {"name": "a job", "workers": 2}, token=TOKEN)
+    assert status == 201
+    yield answer
+    ask(switch.port, "DELETE", f"/v1/jobs/{answer['job']}", key=answer["key"])
+
+
+def test_an_admission_says_all_that_an_agent_needs(switch: Running, job: dict[str, Any]) -> None:
+    assert job["shards"] == switch.switch.ports
+    assert len(job["shards"]) == 2
+    assert job["slots"] == switch.switch.slots
+    assert (job["policy"], job["auth"], job["elements"], job["epoch"], job["pool"]) == (
+        "esa",
+        "header",
+        64,
+        0,
+        0,
+    )
+    assert len(bytes.fromhex(job["key"])) == 16
+    assert (job["priority_max"], job["slots_max"]) == (200, 50)
+    for thread in switch.switch.threads:
+        record = thread.shard.switch.jobs[0, job["job"]]
+        assert (record.active, record.priority_max, record.slots_max) == (1, 200, 50)
+
+
+def test_the_token_is_needed_to_admit_and_to_list(switch: Running, job: dict[str, Any]) -> None:
+    for token in ("", "a token of sufficient lengtH", TOKEN + "x"):
+        assert ask(switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 1}, token=token)[0] == 401
+        assert ask(switch.port, "GET", "/v1/jobs", token=token)[0] == 401
+    status, answer = ask(switch.port, "GET", "/v1/jobs", token=TOKEN)
+    assert status == 200
+    assert answer["jobs"] == [
+        {"job": job["job"], "name": "a job", "workers": 2, "racks": 1, "bound": [], "slots_used": 0}
+    ]
+    assert job["key"] not in str(answer)
+
+
+def test_a_job_is_touched_only_by_who_has_its_key(switch: Running, job: dict[str, Any]) -> None:
+    path = f"/v1/jobs/{job['job']}"
+    other = "00" * 16
+    for key in ("", other, job["key"][:-2], "no key"):
+        assert ask(switch.port, "DELETE", path, key=key)[0] == 404
+        assert ask(switch.port, "POST", f"{path}/lease", {}, key=key)[0] == 404
+        assert ask(switch.port, "PUT", f"{path}/workers/0", {"address": ":9"}, key=key)[0] == 404
+    assert ask(switch.port, "POST", f"{path}/lease", {}, key=job["key"])[0] == 200
+
+
+def test_a_worker_is_bound_to_its_address_or_to_that_of_who_asks(
+    switch: Running, job: dict[str, Any]
+) -> None:
+    path = f"/v1/jobs/{job['job']}/workers"
+    assert ask(switch.port, "PUT", f"{path}/0", {"address": "10.1.2.3:9000"}, key=job["key"])[0] == 200
+    assert ask(switch.port, "PUT", f"{path}/1", {"address": "0.0.0.0:9001"}, key=job["key"])[0] == 200
+    members = switch.switch.threads[1].shard.members[job["job"]]
+    assert int(members[0].address) == (0x0A010203 << 16) + 9000
+    assert int(members[1].address) == (0x7F000001 << 16) + 9001
+    for worker, address in (
+        (2, "10.1.2.3:9000"),
+        (0, "nowhere"),
+        (0, "::1:9"),
+        (0, "1.2.3.4:0"),
+        (0, "1.2.3.4:70000"),
+    ):
+        status, answer = ask(switch.port, "PUT", f"{path}/{worker}", {"address": address}, key=job["key"])
+        assert status == 400, answer
+
+
+def test_a_job_is_admitted_again_after_a_restart_and_no_other_in_its_place(switch: Running) -> None:
+    request = {"name": "again", "workers": 3, "job": 2, "key": "11" * 16, "epoch": 7}
+    for _ in range(2):
+        status, answer = ask(switch.port, "POST", "/v1/jobs", request, token=TOKEN)
+        assert (status, answer["job"], answer["key"], answer["epoch"]) == (201, 2, "11" * 16, 7)
+    assert switch.switch.threads[0].shard.switch.jobs[0, 2].epoch == 7
+    status, answer = ask(switch.port, "POST", "/v1/jobs", {**request, "key": "22" * 16}, token=TOKEN)
+    assert (status, answer["error"]) == (409, "job 2 is another job here")
+    assert ask(switch.port, "DELETE", "/v1/jobs/2", key="11" * 16)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "the request is not JSON"),
+        (b"[" * 50_000, "the request is not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"x" * 100_000, "longer than"),
+        ({"workers": 1}, "'name' must be"),
+        ({"name": "x"}, "'workers' must be a whole number"),
+        ({"name": "x", "workers": "1"}, "'workers' must be a whole number"),
+        ({"name": "x", "workers": 65}, "workers is 65, not within 1..64"),
+        ({"name": "x", "workers": 1, "racks": 0}, "racks is 0"),
+        ({"name": "x", "workers": 1, "priority_max": 256}, "priority_max is 256"),
+        ({"name": "x", "workers": 1, "job": 1}, "'job' and 'key' belong together"),
+        ({"name": "x", "workers": 1, "job": 1, "key": "xyz"}, "32 hexadecimal digits"),
+        ({"name": "x", "workers": 1, "job": 4, "key": "11" * 16}, "job is 4, not within 0..3"),
+    ],
+)
+def test_bad_requests_are_told_in_a_sentence(switch: Running, body: Any, told: str) -> None:
+    status, answer = ask(switch.port, "POST", "/v1/jobs", body, token=TOKEN)
+    assert status == 400
+    assert told in answer["error"]
+
+
+def test_a_job_of_several_racks_needs_an_upper_switch(switch: Running) -> None:
+    status, answer = ask(
+        switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 4, "racks": 2}, token=TOKEN
+    )
+    assert (status, "needs a switch with --upstream" in answer["error"]) == (409, True)
+
+
+def test_there_is_an_end_to_jobs(switch: Running) -> None:
+    made = []
+    for _ in range(4):
+        status, answer = ask(switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 1}, token=TOKEN)
+        assert status == 201
+        made.append(answer)
+    status, answer = ask(switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 1}, token=TOKEN)
+    assert (status, answer["error"]) == (409, "this switch serves 4 jobs already")
+    assert len({answer["key"] for answer in made}) == 4
+    for answer in made:
+        assert ask(switch.port, "DELETE", f"/v1/jobs/{answer['job']}", key=answer["key"]) == (
+            200,
+            {"freed": 0},
+        )
+
+
+def test_health_and_metrics(switch: Running, job: dict[str, Any]) -> None:
+    assert ask(switch.port, "GET", "/healthz") == (200, {"status": "ok"})
+    status, answer = ask(switch.port, "GET", "/metrics")
+    text = answer["text"]
+    assert status == 200
+    for name, (kind, _, _) in METRICS.items():
+        assert f"# TYPE {name} {kind}" in text
+    assert f'paceline_slots_used{{job="{job["job"]}",name="a job",shard="1"}} 0.0' in text
+    assert 'paceline_drops_total{job="",name="",reason="bad_magic"} 0.0' in text
+    assert f'paceline_arrival_lag_seconds_count{{job="{job["job"]}",name="a job",worker="1"}} 0.0' in text
+
+
+def test_static_pools_are_shared_out_and_come_back() -> None:
+    with running(policy="switchml") as switch:
+        wanted = {"name": "x", "workers": 1, "slots_max": 60}
+        first = ask(switch.port, "POST", "/v1/jobs", wanted)[1]
+        second = ask(switch.port, "POST", "/v1/jobs", wanted)[1]
+        assert (first["pool"], second["pool"]) == (60, 60)
+        records = switch.switch.threads[0].shard.switch.jobs[0]
+        assert (records[0].pool_base, records[1].pool_base) == (0, 60)
+        assert ask(switch.port, "POST", "/v1/jobs", wanted) == (
+            409,
+            {"error": "no pool of 60 places is left"},
+        )
+        ask(switch.port, "DELETE", f"/v1/jobs/{first['job']}", key=first["key"])
+        third = ask(switch.port, "POST", "/v1/jobs", wanted)[1]
+        assert records[third["job"]].pool_base == 0

@@ -1,0 +1,68 @@
+"""The page of the architecture tells the truth: its map is the tree, and the names on its walks are in the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from paceline.describe import PACKAGE, first_sentence, sections, tree
+from paceline.generated import rewritten
+from tests.docs.pages import ROOT
+
+PAGE = ROOT / "docs/ARCHITECTURE.md"
+
+
+def _walks() -> list[tuple[str, str]]:
+    """The steps of the page's walks: a module, and a name in it."""
+    rows = re.findall(
+        r"^\| [^|]+ \| `([\w/]+\.py)` \| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 20
+    return rows
+
+
+def _listed() -> set[str]:
+    """Every file on the page's map."""
+    found, rooms = set(), [""]
+    text = PAGE.read_text(encoding="utf-8").partition("<!-- generated: map -->")[2].partition("```\n")[2]
+    for line in text.partition("```")[0].splitlines():
+        if not line.strip():
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        name = line.split()[0]
+        rooms[depth + 1 :] = [rooms[depth] + name] if name.endswith("/") else []
+        found.add(rooms[depth] + (f"{name}__init__.py" if name.endswith("/") else name))
+    return found
+
+
+def test_the_map_is_current() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert rewritten(page, sections()) == page, "run `make docs`"
+
+
+def test_the_map_and_the_tree_have_the_same_modules() -> None:
+    there = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} - {"__init__.py"}
+    assert _listed() == there
+
+
+def test_every_room_and_module_says_what_it_is() -> None:
+    assert [name for _, name, meaning in tree() if not meaning] == []
+
+
+def test_a_room_lists_its_modules_and_then_its_rooms(tmp_path: Path) -> None:
+    for name in ("b.py", "a/__init__.py", "a/z.py", "not_a_room/x.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'"""What {name} is. And more."""\n')
+    assert list(tree(tmp_path)) == [
+        (0, "b.py", "What b.py is"),
+        (0, "a/", "What a/__init__.py is"),
+        (1, "z.py", "What a/z.py is"),
+    ]
+    assert first_sentence(tmp_path / "b.py") == "What b.py is"
+
+
+@pytest.mark.parametrize(("module", "name"), _walks())
+def test_walks_go_through_names_that_exist(module: str, name: str) -> None:
+    text = (PACKAGE / module).read_text(encoding="utf-8")
+    assert re.search(rf"^(?:class|def|    def) {name}\b", text, re.MULTILINE), f"{module} has no {name}"
