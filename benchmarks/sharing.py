@@ -140,14 +140,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="rows whose name has these words")
+    parser.add_argument(
+        "--only", action="append", default=[], help="rows whose name has these words; may be repeated"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="each row so many times")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--list", action="store_true", help="names of the rows, and nothing else")
     parser.add_argument("--no-simulator", action="store_true")
     parser.add_argument("--json", type=Path, help="the rows, for scripts")
     options = parser.parse_args()
-    chosen = [replace(s, steps=options.steps) for s in rows() if options.only in s.name]
+    words = options.only or [""]
+    chosen = [replace(s, steps=options.steps) for s in rows() if any(each in s.name for each in words)]
     if options.list or not chosen:
         print("\n".join(setting.name for setting in (chosen or rows())))
         return 0 if options.list else 2

@@ -37,7 +37,7 @@ def _simulated(policy: str) -> Any:
         {
             "network": {"elements": ELEMENTS},
             "switch": {"slots": SLOTS},
-            "transport": {"window": WINDOW},
+            "transport": {"window": WINDOW if policy == "switchml" else WINDOW // 2},
             "job": [{"workers": WORKERS, "iterations": 1, "layers": 1, "size": CHUNKS * ELEMENTS * 4}],
         }
     )
@@ -64,7 +64,7 @@ def _live(policy: str) -> Iterator[tuple[RunningSwitch, Job, list[Any]]]:
     row_bytes = 56 + 4 * ELEMENTS
     options: dict[str, Any] = {"policy": policy, "elements": ELEMENTS, "memory_bytes": SLOTS * 2 * row_bytes}
     with running_switch(**options) as switch:
-        # A live span is four windows, a simulated one two; places in the span decide which slot a chunk uses.
+        # Places in the span, which is four windows, decide which slot a chunk uses.
         window_bytes = WINDOW // 2 * (HEADER_BYTES + 4 * ELEMENTS)
         admission = {"slots_max": WINDOW} if policy == "switchml" else {}
         with job_of(WORKERS, switch, admission=admission, window_bytes=window_bytes) as job:

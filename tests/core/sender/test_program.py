@@ -591,8 +591,8 @@ def test_what_results_have_overtaken_is_asked_for_without_waiting_for_the_timer(
     for chunk in (0, 2, 3, 5, 6, 7):
         sender.result(chunk, 20, worker=1)
     assert sender.state.srtt_ns == 20.0
-    assert sender.state.timer_ns == 2 * 20 + 160 // 16
-    assert [chunk for chunk, _ in ask(sender, 60)] == [1, 4]
+    assert sender.state.timer_ns == int(sender.state.reorder_rtts * 20) + 160 // 16
+    assert [chunk for chunk, _ in ask(sender, int(sender.state.timer_ns) + 10)] == [1, 4]
     assert sender.state.timeouts == 0, "nobody is late"
 
 

@@ -147,5 +147,5 @@ LATE = [
 @pytest.mark.parametrize("point", LATE, ids=lambda point: f"{point.pattern} {point.model}")
 def test_help_comes_near_its_bound_whatever_makes_a_worker_late(point: Point) -> None:
     row = run_point(point)
-    assert row["bound_ratio"] > 0.94
+    assert row["bound_ratio"] > 0.93
     assert row["failed"] is None
