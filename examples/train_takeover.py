@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paceline.torch.takeover.api import Report, Takeover
+from paceline.torch.takeover import Report, Takeover
 
 SAMPLES = 4096
 FEATURES = 64

@@ -1,6 +1,7 @@
 """The page of the architecture tells the truth: its map is the tree, and the names on its walks are in the code."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def test_the_map_is_current() -> None:
 def test_the_map_and_the_tree_have_the_same_modules() -> None:
     there = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} - {"__init__.py"}
     assert _listed() == there
+
+
+def test_no_room_of_tests_is_passed_over(request: pytest.FixtureRequest) -> None:
+    passed_over = request.config.getini("norecursedirs")
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {part for folder in folders for part in folder.relative_to(ROOT).parts}
+    assert [name for name in names if any(fnmatch(name, pattern) for pattern in passed_over)] == []
 
 
 def test_every_room_and_module_says_what_it_is() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paceline.torch.takeover.api import Takeover
+from paceline.torch.takeover import Takeover
 
 SAMPLES = 4096
 FEATURES = 64

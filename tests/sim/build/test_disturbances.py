@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.sim.scenario import StragglerMode
 from paceline.sim.run import simulate
+from paceline.sim.scenario import StragglerMode
 from tests.sim.help.scenes import helped
 from tests.sim.scenes import job, scene, wire_s
 

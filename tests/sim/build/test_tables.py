@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from paceline.core.priority import priority
-from paceline.sim.scenario import Scenario
 from paceline.sim.build.tables import PRIORITY_STEPS, Tables, build_tables
+from paceline.sim.scenario import Scenario
 from tests.sim.scenes import job, scene
 
 MIXED = scene(

@@ -3,8 +3,8 @@
 import pytest
 
 from paceline.errors import UserError
-from paceline.sim.engine.links import DETOURS, FS_PER_NS
 from paceline.sim.build.topology import Place, build_links, place_jobs
+from paceline.sim.engine.links import DETOURS, FS_PER_NS
 from tests.sim.scenes import job, scene
 
 RATE = 8e9

@@ -222,12 +222,12 @@ def test_a_cold_start_is_announced_once_even_if_small_pieces_are_compiled(
     monkeypatch.setattr(simulating, "interpreted", lambda: False)
     pieces = folder_of(run) / "sim"
     pieces.mkdir(parents=True)
-    (pieces / "engine.advance-1.py311.nbi").touch()
+    (pieces / "loop.advance-1.py311.nbi").touch()
     monkeypatch.setattr(simulating, "_announced", False)
     for _ in range(2):
         simulating.announce_compilation()
     assert capsys.readouterr().err.count("compiling the simulator") == 1
-    (pieces / "engine.run-1.py311.nbi").touch()
+    (pieces / "loop.run-1.py311.nbi").touch()
     monkeypatch.setattr(simulating, "_announced", False)
     simulating.announce_compilation()
     assert capsys.readouterr().err == ""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from paceline.torch.takeover.api import Takeover, TakeoverError
+from paceline.torch.takeover import Takeover, TakeoverError
 
 COUNTS = (6, 5, 7)
 """Micro-batches by rank; not the same for all."""

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from paceline.torch.takeover.api import Report, TakeoverError, server  # noqa: E402
+from paceline.torch.takeover import Report, TakeoverError, server  # noqa: E402
 from paceline.torch.takeover.client import Client  # noqa: E402
 from paceline.torch.takeover.keeper import warm_up  # noqa: E402
 from paceline.torch.takeover.server import KeeperServer  # noqa: E402

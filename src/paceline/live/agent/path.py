@@ -6,7 +6,7 @@ everything under way goes to the custodians, and each change is an event. From t
 when every shard answers, new contributions go by the switch again. Workers decide for themselves: masks make every
 mixture of the two ways exact.
 
-A switch can answer and be of no use: where a standstill (`dataplane.progress`) has lasted for `_SLOW_NS` on the way by
+A switch can answer and be of no use: where a standstill (`core.progress`) has lasted for `_SLOW_NS` on the way by
 the switch, it is left as if it were dead. It is not tried again for `hold_off_ns`, nor is one that was left twice
 within `_FORGIVEN_NS`, for whatever reason; twice as long each further time.
 """

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.bits import bit, seed_word, threshold_of
-from paceline.core.sender.congestion import CONGESTION, FIXED
 from paceline.core.custodian.program import new_custodians
-from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
+from paceline.core.priority import PriorityRule
+from paceline.core.sender.congestion import CONGESTION, FIXED
 from paceline.core.sender.program import NEVER_NS, new_senders, start
+from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.switch.program import new_switches
 from paceline.errors import SettingError
-from paceline.core.priority import PriorityRule
-from paceline.sim.engine import world as w
 from paceline.sim.build.disturbances import add_other_traffic, check_modes, check_slow_workers, fill_spells
-from paceline.sim.engine.links import new_pool
-from paceline.sim.models import ModelProfile
-from paceline.sim.engine.event_queue import new_queue, set_time
-from paceline.sim.scenario import Job, Scenario
-from paceline.sim.engine.stacks import fill_stacks, wake_delays_ns
 from paceline.sim.build.tables import Tables, build_tables
 from paceline.sim.build.topology import Place, build_links, place_jobs
+from paceline.sim.engine import world as w
+from paceline.sim.engine.event_queue import new_queue, set_time
+from paceline.sim.engine.links import new_pool
+from paceline.sim.engine.stacks import fill_stacks, wake_delays_ns
 from paceline.sim.engine.world import World, new_records
+from paceline.sim.models import ModelProfile
+from paceline.sim.scenario import Job, Scenario
 
 SAMPLES = 1024
 NO_ITERATION = 2**31 - 1

@@ -4,10 +4,10 @@ import difflib
 from typing import Any
 
 from paceline.errors import JobError, SettingError
-from paceline.sim.faults import Faults
-from paceline.sim.engine.links import FS_PER_NS, Links
-from paceline.sim.scenario import Job, Scenario
 from paceline.sim.build.topology import Place
+from paceline.sim.engine.links import FS_PER_NS, Links
+from paceline.sim.faults import Faults
+from paceline.sim.scenario import Job, Scenario
 
 _MILLION = 1_000_000
 

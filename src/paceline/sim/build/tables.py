@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.core.priority import PriorityRule
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.sim.engine.world import BUCKET, LAYER, new_records
 from paceline.sim.models import ModelProfile
 from paceline.sim.scenario import Job, Scenario
-from paceline.sim.engine.world import BUCKET, LAYER, new_records
 
 PRIORITY_STEPS = 16
 """How often a job's priority is looked at anew over its life."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from paceline.errors import JobError
 from paceline.sim.engine.links import DETOURS, FS_PER_NS, LINK, NO_STACK, Links
-from paceline.sim.scenario import Job, Scenario
 from paceline.sim.engine.world import new_records
+from paceline.sim.scenario import Job, Scenario
 
 UNLIMITED_FS = np.iinfo(np.int64).max
 
