@@ -234,8 +234,10 @@ def asked(loop: Loop, packet: Any, now_ns: int) -> None:
     sender = loop.senders.state[0]
     flight = loop.senders.flights[0, packet.chunk % sender.span]
     under_way = flight.chunk == packet.chunk and flight.state == sending.SENT
-    if sender.custody != 0 and under_way and now_ns - flight.sent_ns < sender.rto_ns:
-        # Maybe in the queue of a slow link. A second copy would make that longer; the timer sends it if need be.
+    answers = packet.flag & FLUSH != 0
+    if sender.custody != 0 and under_way and not answers and now_ns - flight.sent_ns < sender.rto_ns:
+        # Maybe in the queue of a slow link. A second copy would make that longer. We ask when it is due, and the answer
+        # to that, which carries a flush, is believed.
         return
     wanted = sending.handle_pull(loop.senders, 0, packet)
     if wanted != sending.ANSWER_IT:
