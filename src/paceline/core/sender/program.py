@@ -335,6 +335,7 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
     first = 0 if sender.pool != 0 else sender.oldest
     last = sender.span if sender.pool != 0 else sender.next
     overdue = 0
+    oldest_sent = True
     for position in range(first, last):
         flight = senders.flights[i, position % sender.span]
         if flight.state == CREDITED and (position == first or position < sender.overtaken):
@@ -342,8 +343,11 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         if flight.state != SENT:
             continue
         if sender.inquires != 0:
-            # Results come in order: the oldest, those that were overtaken, and those in doubt tell of all.
-            if position == first or position < sender.suspect or is_overtaken(sender, flight.chunk):
+            # Results come in order: the oldest, those that were overtaken, and those in doubt tell of all. With custody the
+            # oldest is long credited; the oldest that is not tells of those behind it.
+            asks = position == first or (sender.custody != 0 and oldest_sent)
+            oldest_sent = False
+            if asks or position < sender.suspect or is_overtaken(sender, flight.chunk):
                 sender.timeouts += position > sender.highest_done and due_ns(sender, flight) <= now_ns
                 ask_when_due(sender, flight, now_ns)
             continue
