@@ -343,8 +343,8 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
         if flight.state != SENT:
             continue
         if sender.inquires != 0:
-            # Results come in order: the oldest, those that were overtaken, and those in doubt tell of all. With custody the
-            # oldest is long credited; the oldest that is not tells of those behind it.
+            # Results come in order: the oldest, those that were overtaken, and those in doubt tell of all. With custody
+            # the oldest is long credited; the oldest that is not tells of those behind it.
             asks = position == first or (sender.custody != 0 and oldest_sent)
             oldest_sent = False
             if asks or position < sender.suspect or is_overtaken(sender, flight.chunk):
