@@ -219,7 +219,7 @@ def test_any_partials_in_any_order_give_the_exact_sum(data: Any) -> None:
         value = sum(share(level, rack, place) for place in inside)
         out = keeper.partial(value, *inside, rack=rack, level=level)
         assert check_custody(keeper.all, truth) == []
-        if out.verdict != NOTHING:
+        if out.verdict not in (NOTHING, PULL_REST):
             assert out.values == ((total + 2**31) % 2**32 - 2**31, (2 * total + 2**31) % 2**32 - 2**31)
             return
 
