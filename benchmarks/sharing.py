@@ -91,7 +91,7 @@ def judge(setting: Setting, ours: Measured, gloo: Measured, simulate: bool) -> R
         statistics.mean(ratios),
         min(ratios),
         sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates)),
-        min(1.0, bits / setting.rate_bps / step_s),
+        bits / setting.rate_bps / step_s,
         ours.fallback,
         ours.cores,
         ours.wrong + gloo.wrong,
@@ -122,7 +122,7 @@ def run(settings: list[Setting], repeat: int, simulate: bool) -> tuple[list[Row]
     gloo: dict[Setting, Measured] = {}
     for setting in settings:
         for _ in range(repeat):
-            beside = replace(setting.like_gloo(), steps=setting.steps)
+            beside = setting.like_gloo()
             try:
                 if beside not in gloo:
                     gloo[beside] = measure(beside)

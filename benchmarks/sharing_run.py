@@ -55,9 +55,7 @@ class Setting:
     def like_gloo(self) -> "Setting":
         """The same jobs over Gloo, which has no switch; its processes have a model where ours have one."""
         kind = "ddp" if self.kind == "ddp" else "gloo"
-        return Setting(
-            self.jobs, self.rate_bps, "", "gloo", kind=kind, backend="gloo", compute_s=self.compute_s
-        )
+        return replace(self, memory="", policy="gloo", loss=0.0, kind=kind, backend="gloo", racks=1)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ import functools
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.sender.congestion import QUEUE_NS
 from paceline.core.switch.memory import AGGREGATOR
 from paceline.core.wire import HEADER_BYTES
+from paceline.live.agent import setup
+from paceline.live.agent.config import AgentConfig
 from paceline.live.net.sockets import elements_for
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
@@ -20,14 +23,13 @@ if TYPE_CHECKING:
 
 _MTU = 1500
 _SEEDS = (1, 2, 3)
-_WINDOW_BYTES = 1 << 20
 
 
 def scenario_of(setting: "Setting") -> Scenario:
     """The row as a scenario."""
     elements = elements_for(_MTU)
     slots = parse_size_bytes(setting.memory) // (4 * elements + AGGREGATOR.itemsize)
-    window = _WINDOW_BYTES // (4 * elements + HEADER_BYTES)
+    window = AgentConfig.window_bytes // (4 * elements + HEADER_BYTES)
     job: dict[str, Any] = {
         "workers": 4,
         "iterations": setting.steps,
@@ -52,22 +54,22 @@ def scenario_of(setting: "Setting") -> Scenario:
         "hosts": {"wake": "20 us", "packet": "3 us", "train": "64 kB"},
         "switch": {"slots": slots, "stale": "100 ms"},
         "transport": {
-            "queue_target": "20 ms",
+            "queue_target": f"{QUEUE_NS} ns",
             "window": window,
-            "window_start": 64,
-            "rto_min": "100 ms",
-            "rto_max": "2 s",
-            "rto_start": "200 ms",
-            "reorder_chunks": 64,
+            "window_start": AgentConfig.window_start,
+            "rto_min": f"{setup.RTO_MIN_NS} ns",
+            "rto_max": f"{setup.RTO_MAX_NS} ns",
+            "rto_start": f"{setup.RTO_START_NS} ns",
+            "reorder_chunks": setup.REORDER_CHUNKS,
             "reorder_rtts": 2.0,
             "resends_max": 1_000_000,
             "increase": max(1.0, window / 64),
         },
         "custodians": {
             "placement": "workers",
-            "patience": "5 ms",
-            "patience_max": "1 s",
-            "patience_rtts": 2.0,
+            "patience": f"{setup.PATIENCE_MIN_NS} ns",
+            "patience_max": f"{setup.PATIENCE_MAX_NS} ns",
+            "patience_rtts": setup.PATIENCE_RTTS,
             "eager": True,
         },
         "faults": {"loss": setting.loss},

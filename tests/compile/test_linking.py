@@ -104,6 +104,23 @@ def test_python_gets_an_error_for_a_part_and_no_crash() -> None:
 
 
 @compiled_only
+def test_a_lean_program_gives_the_same_as_one_in_which_everything_is_inlined() -> None:
+    def low(x: int) -> int:
+        return x * x + 1
+
+    low_entry = entry(low, forceinline=True, **OPTIONS)
+
+    def top(a: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> int:
+        total = 0
+        for i in range(a.shape[0]):
+            total += low_entry(a[i]) - low_entry(total)
+        return total
+
+    numbers = np.arange(5)
+    assert entry(top, lean=True, **OPTIONS)(numbers) == entry(top, **OPTIONS)(numbers)
+
+
+@compiled_only
 def test_what_is_on_disk_is_enough(tmp_path: Path) -> None:
     script = tmp_path / "scene.py"
     script.write_text(_SCENE)

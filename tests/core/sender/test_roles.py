@@ -54,6 +54,23 @@ def test_a_leader_asks_for_custody_at_the_fan_in_of_the_leaders() -> None:
     assert (packet.kind, packet.flag, packet.fan_in) == (wire.GRADIENT, wire.CUSTODY, 3)
 
 
+def test_the_oldest_without_a_credit_is_asked_about_where_all_before_it_have_one() -> None:
+    """Its receipt was lost, and nothing comes after it that could overtake it."""
+    sender = leader(chunks=3, inquires=1, in_order=1)
+    for _ in range(3):
+        sender.poll()
+    for chunk in (0, 1):
+        ack(sender, chunk)
+    assert state_of(sender, 2) == SENT
+    sending.handle_timeout(sender.all, 0, 100 * RTO_NS)
+    asked = sender.poll(100 * RTO_NS)
+    kinds = []
+    while asked is not None:
+        kinds.append((int(asked.kind), int(asked.chunk)))
+        asked = sender.poll(100 * RTO_NS)
+    assert (wire.QUERY, 2) in kinds
+
+
 def test_a_straggler_never_holds_an_aggregator() -> None:
     sender = leader()
     sending.take_role(sender.all, 0, 1, 1, 1, LEADERS, 3)

@@ -16,7 +16,7 @@ Rules to choose from:
   | sign | in | window |
   |---|---|---|
   | congestion marks | the results, of whichever link | less, by half of their share |
-  | sums that found no aggregator | the results | less, by half of their share |
+  | sums that found no aggregator | the results | the queue that is aimed at is shorter |
   | a queue longer than `queue_ns` | round trips of chunks that this worker came last to | less, by how much |
   | losses, many; or some, and a queue | answers to the worker's own questions | half; or a little less |
   | none of these | | twice as much until the first sign, then `increase` more |

@@ -7,13 +7,13 @@ when every shard answers, new contributions go by the switch again. Workers deci
 mixture of the two ways exact.
 
 A switch can answer and be of no use: where a standstill (`core.progress`) has lasted for `_SLOW_NS` on the way by
-the switch, it is left as if it were dead. It is not tried again for `hold_off_ns`, nor is one that was left twice
-within `_FORGIVEN_NS`, for whatever reason; twice as long each further time.
+the switch, it is left as if it were dead. It is not tried again for `hold_off_ns`, nor is one that was left again
+within `_FORGIVEN_NS` of the return to it, for whatever reason; twice as long each further time.
 """
 
 from typing import Any
 
-from paceline.compile.decorators import compiled_apart, compiled_inner
+from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.custodian import program as custody
 from paceline.core.progress import GOOD, LOOK_EVERY_NS, look, rest, slow_ns
 from paceline.core.sender import program as sending
@@ -75,15 +75,13 @@ def change_path(loop: Loop, path: int, reason: int, now_ns: int) -> None:
     """Another way from now on; what went to a dead switch goes again."""
     control = loop.control[0]
     control.path = path
+    if path == BY_CUSTODIANS and reason != BECAUSE_ASKED:
+        stayed_ns = now_ns - control.path_since_ns
+        control.leaves = leaves_after(control.leaves, reason == BECAUSE_SLOW, stayed_ns)
     control.path_since_ns = now_ns
     control.waiting_since_ns = now_ns
     control.pings = 0
     rest(loop.progress[0], loop.counters[RESULTS], now_ns)
-    if path == BY_CUSTODIANS and reason != BECAUSE_ASKED:
-        if now_ns - control.left_ns > _FORGIVEN_NS:
-            control.leaves = 0
-        control.leaves += 2 if reason == BECAUSE_SLOW else 1
-        control.left_ns = now_ns
     loop.counters[PATH_CHANGES] += 1
     loop.custodians.state[0].reminders = 1 if path == BY_SWITCH and control.reminds != 0 else 0
     if path == BY_CUSTODIANS:
@@ -134,12 +132,25 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
     return int(control.ping_due_ns)
 
 
+@compiled
+def leaves_after(leaves: int, was_slow: bool, stayed_ns: int) -> int:
+    """How often the switch was left of late, this time counted; the first time for lack of progress counts as two."""
+    if stayed_ns > _FORGIVEN_NS:
+        leaves = 0
+    return max(leaves + 1, 2 if was_slow else 1)
+
+
+@compiled
+def kept_away_ns(leaves: int, hold_off_ns: int) -> int:
+    """For how long a switch that was left so often is not tried again."""
+    if leaves < 2:
+        return 0
+    return hold_off_ns << min(leaves - 2, _HOLD_OFF_DOUBLES)
+
+
 @compiled_inner
 def _held_until_ns(control: Any) -> int:
-    """A switch that was left for lack of progress, or again and again, is not tried before this."""
-    if control.leaves < 2:
-        return 0
-    return int(control.left_ns + (control.hold_off_ns << min(control.leaves - 2, _HOLD_OFF_DOUBLES)))
+    return int(control.path_since_ns + kept_away_ns(control.leaves, control.hold_off_ns))
 
 
 @compiled_apart

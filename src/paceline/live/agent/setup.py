@@ -4,7 +4,7 @@ import numpy as np
 
 from paceline.core.auth import key_words
 from paceline.core.bits import bit
-from paceline.core.sender.congestion import FIXED, TOGETHER
+from paceline.core.sender.congestion import FIXED, QUEUE_NS, TOGETHER
 from paceline.core.sender.program import start
 from paceline.core.switch.memory import POLICIES, POLICY_ATP, POLICY_NONE, POLICY_SWITCHML
 from paceline.core.wire import HEADER_BYTES
@@ -18,16 +18,14 @@ from paceline.live.net.wait import new_waiter
 RTO_MIN_NS = 100_000_000
 RTO_MAX_NS = 2_000_000_000
 RTO_START_NS = 200_000_000
-_QUEUE_NS = 20e6
-"""A queue of this length keeps a link busy while its sender waits for a processor; a longer one only delays."""
-_PATIENCE_NS = 20_000_000
-_PATIENCE_MIN_NS = 5_000_000
-_PATIENCE_MAX_NS = 1_000_000_000
-_PATIENCE_RTTS = 2.0
+PATIENCE_NS = 20_000_000
+PATIENCE_MIN_NS = 5_000_000
+PATIENCE_MAX_NS = 1_000_000_000
+PATIENCE_RTTS = 2.0
 _HELP_PATIENCE_NS = 1_000_000_000
 """Sums that wait for a straggler alone are not asked for at once: thousands of questions fill a slow link."""
 _HOLD_OFF_NS = 10_000_000_000
-_REORDER_CHUNKS = 64
+REORDER_CHUNKS = 64
 """Shards and GRO change the order by up to this many chunks."""
 _SPAN_MIN = 64
 _SPAN_MAX = 16384
@@ -115,11 +113,11 @@ def _fill_sender(
     sender.flush = int(not pool)
     sender.congestion = FIXED if pool else TOGETHER
     sender.in_order = sender.inquires = int(not pool)
-    sender.queue_ns = _QUEUE_NS
+    sender.queue_ns = QUEUE_NS
     sender.increase = max(1.0, window / 64)
     sender.window_max, sender.window_min = float(window), min(8.0, float(window))
     sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS
-    sender.reorder_chunks, sender.reorder_rtts = _REORDER_CHUNKS, 2.0
+    sender.reorder_chunks, sender.reorder_rtts = REORDER_CHUNKS, 2.0
     # A late worker is waited for until the deadline, which `path` keeps.
     sender.resends_max = 1 << 30
     start(loop.senders, 0, float(window if pool else min(window, config.window_start)), RTO_START_NS)
@@ -135,8 +133,8 @@ def _fill_custodian(loop: Loop, config: AgentConfig, racks: list[int], pool: boo
     custodian.fan_in_upper = len(set(racks))
     custodian.count = config.elements
     custodian.slots = config.slots
-    custodian.patience_ns, custodian.patience_max_ns = _PATIENCE_NS, _PATIENCE_MAX_NS
-    custodian.patience_min_ns, custodian.patience_rtts = _PATIENCE_MIN_NS, _PATIENCE_RTTS
-    custodian.reorder_chunks = _REORDER_CHUNKS
+    custodian.patience_ns, custodian.patience_max_ns = PATIENCE_NS, PATIENCE_MAX_NS
+    custodian.patience_min_ns, custodian.patience_rtts = PATIENCE_MIN_NS, PATIENCE_RTTS
+    custodian.reorder_chunks = REORDER_CHUNKS
     for rack in set(racks):
         loop.custodians.fan_in[0, rack] = racks.count(rack)

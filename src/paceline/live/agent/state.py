@@ -150,7 +150,6 @@ CONTROL = np.dtype(
         ("waiting_since_ns", "i8"),
         ("ping_due_ns", "i8"),
         ("leaves", "i8"),
-        ("left_ns", "i8"),
         ("step_ns", "i8"),
         ("ack_due_ns", "i8"),
         ("pings", "i8"),

@@ -82,7 +82,7 @@ def paper_model(setting: PaperSetting) -> Model:
     return Model(alpha=setting.alpha, xi2_s=overhead_s, reduce_bps=8e15, slot_s=slot_s)
 
 
-def paper_problem(seed: int, setting: PaperSetting = PaperSetting()) -> Problem:  # noqa: B008
+def paper_problem(seed: int, setting: PaperSetting = PaperSetting()) -> Problem:
     """Cluster, jobs and model of the paper's experiment for one seed."""
     return Problem(paper_cluster(seed, setting), paper_jobs(seed, setting), paper_model(setting))
 
