@@ -69,6 +69,8 @@ def rows() -> list[Setting]:
         made += [Setting(jobs, rate, kind="ddp") for jobs in (1, 2)]
         for jobs in (1, 2, 4, 8):
             made += [Setting(jobs, rate, memory) for memory in (MEMORY if jobs > 1 else ("4MiB",))]
+            if jobs > 1:
+                made += [Setting(jobs, rate, memory, "esa") for memory in MEMORY]
             made += [Setting(jobs, rate, memory, "atp") for memory in MEMORY[2:]]
             made += [Setting(jobs, rate, memory, "switchml") for memory in MEMORY[:3]]
             made += [Setting(jobs, rate, loss=0.005)]

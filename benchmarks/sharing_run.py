@@ -29,7 +29,7 @@ class Setting:
     jobs: int = 2
     rate_bps: float = 200e6
     memory: str = "4MiB"
-    policy: str = "esa"
+    policy: str = "esa-plus"
     loss: float = 0.0
     kind: str = "agents"
     backend: str = "paceline"

@@ -8,6 +8,7 @@ import functools
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from paceline.bench.namespaces import BURST_BYTES, QUEUE_BYTES
 from paceline.core.sender.congestion import QUEUE_NS
 from paceline.core.switch.memory import AGGREGATOR
 from paceline.core.wire import HEADER_BYTES
@@ -47,11 +48,19 @@ def scenario_of(setting: "Setting") -> Scenario:
             "hosts": 4,
             "rate": setting.rate_bps,
             "delay": "20 us",
-            "queue": "1 MB",
+            "queue": QUEUE_BYTES,
+            "burst": BURST_BYTES,
             "ecn": "100 MB",
             "elements": elements,
         },
-        "hosts": {"wake": "20 us", "packet": "3 us", "train": "64 kB"},
+        "hosts": {
+            "wake": "12 us",
+            "wake_spread": 1.0,
+            "turn": "15 us",
+            "packet": "2 us",
+            "train": "64 kB",
+            "cores": 2,
+        },
         "switch": {"slots": slots, "stale": "100 ms"},
         "transport": {
             "queue_target": f"{QUEUE_NS} ns",

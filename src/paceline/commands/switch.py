@@ -42,8 +42,11 @@ def switch(
         str, typer.Option(metavar="SIZE", help="Aggregator memory of all shards, e.g. 64MiB.")
     ] = "64MiB",
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="esa, atp, switchml, always-preempt or coin-flip.")
-    ] = "esa",
+        str,
+        typer.Option(
+            metavar="NAME", help="esa-plus, esa, atp, switchml, never, always-preempt or coin-flip."
+        ),
+    ] = "esa-plus",
     shards: Annotated[
         int, typer.Option(min=1, help="One a core: each has its own port, memory and thread.")
     ] = 1,

@@ -24,8 +24,10 @@ from paceline.sim.models import (
 from paceline.toml import Section, load
 from paceline.units import Rate, Size, TimeNs
 
-POLICIES = ("esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip")
-PolicyName = Literal["esa", "atp", "switchml", "ring", "ps", "always-preempt", "coin-flip"]
+POLICIES = ("esa-plus", "esa", "atp", "switchml", "ring", "ps", "never", "always-preempt", "coin-flip")
+PolicyName = Literal[
+    "esa-plus", "esa", "atp", "switchml", "ring", "ps", "never", "always-preempt", "coin-flip"
+]
 assert set(POLICIES) - {"ring", "ps"} == set(SWITCH_POLICIES) - {"none"}
 
 StragglerMode = Literal["off", "custody", "takeover", "both", "backup", "timeout"]
@@ -50,6 +52,8 @@ class Network(Section):
     """In front of each switch port."""
     ecn: Size = 200_000
     """Backlog from which packets are marked."""
+    burst: Size = 0
+    """What a link that was idle carries at once, as token buckets do (`tc tbf`)."""
     elements: Annotated[int, Field(ge=1, le=2048)] = 256
     """32-bit integers in a packet."""
     placement: Literal["packed", "spread"] = "packed"
@@ -71,8 +75,12 @@ class Hosts(Section):
     and is handled in one go. 20 us on two busy cores."""
     wake_spread: Annotated[float, Field(ge=0, le=4)] = 2.07
     """Its spread, as the standard deviation of the logarithm; 2.07 makes one wake-up in a hundred take 2.5 ms."""
+    turn: TimeNs = 0
+    """Processor time of a wake-up, beside that of its packets."""
     packet: TimeNs = 0
     """Processor time for a packet."""
+    cores: Annotated[int, Field(ge=0)] = 0
+    """All programs share so many cores, as in a cluster that is emulated on one machine; 0: each has its own."""
     train: Size = 0
     """Packets that follow each other closely cross a link in trains of up to this size, and arrive together
     (segmentation offload: 64 kB)."""

@@ -1,5 +1,6 @@
 """How much a sender has under way: the window, and the rules that move it.
 
+    on_send      a new chunk goes out
     on_result    a result or a credit has come
     on_loss      a loss is certain, or (where lost packets are resent unasked) something is overdue
     end_round    after results: has a round ended? Then the window is set anew
@@ -16,10 +17,17 @@ Rules to choose from:
   | sign | in | window |
   |---|---|---|
   | congestion marks | the results, of whichever link | less, by half of their share |
-  | sums that found no aggregator | the results | the queue that is aimed at is shorter |
   | a queue longer than `queue_ns` | round trips of chunks that this worker came last to | less, by how much |
   | losses, many; or some, and a queue | answers to the worker's own questions | half; or a little less |
   | none of these | | twice as much until the first sign, then `increase` more |
+
+  Two more things bound what is under way:
+
+  - *room*, for the switch's memory: a result of a sum that found no aggregator takes one chunk from it, any other
+    adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for this].
+  - *progress*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration) and all of it at
+    the end. So of two jobs that share a link the one that is ahead gets ahead further, until one computes while the other
+    sends; each of them gets the same in the long run, and both are faster than in step [after MLTCP, HotNets 2024].
 
 - `aimd`: one more for each round trip, half on a mark or a loss, at most once a window [ATP];
 - `fixed`: the window stays as it is;
@@ -44,9 +52,18 @@ CONGESTION = {"fixed": FIXED, "aimd": AIMD, "alone": ALONE, "together": TOGETHER
 LOSS_NONE = 0.02
 LOSS_HEAVY = 0.3
 LOSS_CUT = 0.15
-MEMORY_WEIGHT = 32.0
-"""How much sums without an aggregator, as a share, shorten the queue that is aimed at: what queues keeps others'
-sums waiting in the switch."""
+ROOM_GROWTH = 0.5
+"""A sum that found no aggregator takes one from the job's room, one that did adds `ROOM_GROWTH / room`: a job with room
+for r chunks settles where one in 2r finds none."""
+ROOM_START = 0.125
+"""The room at the start, as a share of the switch's aggregators."""
+ROOM_PATHS = 2.0
+"""What room is left in any case: so many times what the path holds at the rate of late."""
+RATE_MEMORY = 0.95
+LEAD = 8.0
+"""How many times the window of its beginning a job has at the end of a burst."""
+BURST_GAP_RTTS = 4.0
+"""A pause of so many round trips ends a burst."""
 TARGET_RISE_MAX = 8.0
 RTT_QUEUEING = 1.5
 RTT_FREE = 1.25
@@ -58,9 +75,35 @@ _RTT_MEMORY_NS = 10_000_000_000
 @compiled
 def window_of(sender: Any) -> float:
     """What may be under way now, in chunks."""
-    if sender.congestion == TOGETHER and sender.agreed > 0.0 and sender.custody == 0:
-        return float(min(sender.window, sender.agreed))
-    return float(sender.window)
+    if sender.congestion != TOGETHER:
+        return float(sender.window)
+    own = _own_window(sender)
+    if sender.agreed > 0.0 and sender.custody == 0:
+        return float(min(own, sender.agreed))
+    return float(own)
+
+
+@compiled
+def _own_window(sender: Any) -> float:
+    return float(max(1.0, min(sender.window * share_in_use(sender), sender.room, sender.window_max)))
+
+
+@compiled
+def share_in_use(sender: Any) -> float:
+    """How much of its window a job uses, by how far it is in its burst."""
+    if sender.burst_length <= 0:
+        return 1.0
+    progress = min(1.0, (sender.next - sender.burst_first) / sender.burst_length)
+    return float((1.0 + (LEAD - 1.0) * progress) / LEAD)
+
+
+@compiled
+def on_send(sender: Any, chunk: int, now_ns: int) -> None:
+    """A new chunk is sent; the first after a pause begins a burst, as long as the longest of late."""
+    if sender.unfinished == 0 and now_ns - sender.idle_ns > BURST_GAP_RTTS * sender.srtt_ns:
+        length = chunk - sender.burst_first
+        sender.burst_length = max(length, sender.burst_length - sender.burst_length // 8)
+        sender.burst_first = chunk
 
 
 @compiled
@@ -68,7 +111,7 @@ def told_window(sender: Any) -> int:
     """What a contribution says of this sender's window; 0 where it has nothing to say."""
     if sender.congestion != TOGETHER:
         return 0
-    return int(min(max(1.0, sender.window), WINDOW_MAX))
+    return int(min(_own_window(sender), WINDOW_MAX))
 
 
 @compiled
@@ -83,6 +126,7 @@ def on_result(sender: Any, packet: Any, grows: bool) -> None:
     if sender.congestion == TOGETHER:
         if packet.flag & COLLISION:
             sender.fallbacks += 1
+        _move_room(sender, packet.flag & COLLISION != 0)
         if packet.window > 0 and packet.chunk >= sender.agreed_chunk:
             sender.agreed = float(packet.window)
             sender.agreed_chunk = packet.chunk
@@ -91,6 +135,17 @@ def on_result(sender: Any, packet: Any, grows: bool) -> None:
             _halve(sender, packet.chunk)
         elif grows:
             _grow(sender)
+
+
+@compiled
+def _move_room(sender: Any, fell_back: bool) -> None:
+    if fell_back:
+        # What was never used was never tried. With less than the path holds links would be idle, which costs more than
+        # sums at custodians.
+        used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
+        sender.room = max(1.0, used - 1.0, ROOM_PATHS * sender.rate * sender.rtt_min_ns)
+    else:
+        sender.room = min(sender.room + ROOM_GROWTH * share_in_use(sender) / sender.room, sender.window_max)
 
 
 @compiled
@@ -140,6 +195,8 @@ def _halve(sender: Any, chunk: int) -> None:
 @compiled
 def end_round(sender: Any, now_ns: int) -> bool:
     """Call after results; True if a round has ended and the window was set anew."""
+    if sender.congestion == TOGETHER:
+        _sample_rate(sender, now_ns)
     if sender.congestion < ALONE or sender.highest_done < sender.round_end:
         return False
     results = sender.results - sender.round_results
@@ -152,7 +209,6 @@ def end_round(sender: Any, now_ns: int) -> bool:
     sender.round_end = sender.next
     sender.round_results = sender.results
     sender.round_marks = sender.marks
-    sender.round_fallbacks = sender.fallbacks
     sender.round_losses = sender.losses
     sender.round_timeouts = sender.timeouts
     sender.round_resent = sender.resent
@@ -160,6 +216,17 @@ def end_round(sender: Any, now_ns: int) -> bool:
     sender.round_rtts = 0
     sender.rounds += 1
     return True
+
+
+@compiled
+def _sample_rate(sender: Any, now_ns: int) -> None:
+    """The rate at which results come, over a few round trips; the highest of late."""
+    took_ns = now_ns - sender.rate_from_ns
+    if took_ns < BURST_GAP_RTTS * sender.srtt_ns or took_ns <= 0:
+        return
+    sender.rate = max((sender.results - sender.rate_results) / took_ns, sender.rate * RATE_MEMORY)
+    sender.rate_from_ns = now_ns
+    sender.rate_results = sender.results
 
 
 @compiled
@@ -174,10 +241,8 @@ def _remember_shortest(sender: Any, rtt_ns: float, now_ns: int) -> None:
 def _move_together(sender: Any, results: int, now_ns: int) -> None:
     count = max(1, results)
     cut = 0.5 * (sender.marks - sender.round_marks) / count
-    fallbacks = (sender.fallbacks - sender.round_fallbacks) / count
-    sender.pressure += 0.25 * (fallbacks - sender.pressure)
     queue_ns = 0.0
-    target_ns = sender.queue_ns * sender.target_rise / (1.0 + MEMORY_WEIGHT * sender.pressure)
+    target_ns = sender.queue_ns * sender.target_rise
     if sender.round_rtts > 0:
         rtt_ns = sender.round_rtt_ns / sender.round_rtts
         _remember_shortest(sender, rtt_ns, now_ns)
@@ -207,8 +272,9 @@ def _move_together(sender: Any, results: int, now_ns: int) -> None:
         sender.window = sender.window + sender.increase
     if sender.agreed > 0.0:
         # Another worker's path holds the job back: what this one would allow was never tried.
-        sender.window = min(sender.window, 2.0 * sender.agreed + sender.increase)
-    sender.window = min(max(sender.window, sender.window_min), sender.window_max)
+        sender.window = min(sender.window, (2.0 * sender.agreed + sender.increase) / share_in_use(sender))
+    # Beyond its most, so that a job that nobody slows down has that much under way from the start of a burst.
+    sender.window = min(max(sender.window, sender.window_min), LEAD * sender.window_max)
 
 
 @compiled

@@ -28,11 +28,15 @@ from typing import Any
 from paceline.compile.decorators import compiled
 from paceline.core.bits import NO_BITS, mix
 from paceline.core.sender.congestion import (
+    LEAD,
+    ROOM_START,
+    TOGETHER,
     end_round,
     on_loss,
     on_pure_rtt,
     on_receipts,
     on_result,
+    on_send,
     told_window,
 )
 from paceline.core.sender.flights import (
@@ -129,14 +133,16 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
     sender.round_end = sender.suspect = 0
-    sender.agreed = sender.cut_queue_ns = sender.pressure = 0.0
+    sender.agreed = sender.cut_queue_ns = 0.0
+    sender.room = max(1.0, ROOM_START * sender.slots)
+    sender.burst_first = sender.burst_length = 0
+    sender.rate = 0.0
+    sender.rate_from_ns = 0
+    sender.rate_results = sender.results
+    sender.idle_ns = NEVER_NS
     sender.agreed_chunk = 0
     sender.target_rise = 1.0
-    sender.round_marks, sender.round_fallbacks, sender.round_losses = (
-        sender.marks,
-        sender.fallbacks,
-        sender.losses,
-    )
+    sender.round_marks, sender.round_losses = sender.marks, sender.losses
     sender.round_rtt_ns = sender.round_rtts = 0
     sender.round_results, sender.round_resent, sender.round_timeouts = (
         sender.results,
@@ -146,7 +152,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.rtt_min_ns = 0.0
     sender.rtt_min_at_ns = 0
     sender.window = min(max(window, sender.window_min), sender.window_max)
-    sender.threshold = sender.window_max
+    sender.threshold = LEAD * sender.window_max if sender.congestion == TOGETHER else sender.window_max
     sender.rto_ns = rto_ns
     sender.timer_ns = NEVER_NS
     sender.highest_done = sender.highest_result = -1
@@ -205,9 +211,10 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
             flight.chunk = chunk
             flight.resends = flight.backoff = 0
             flight.counted = 0
-            sender.unfinished += 1
             if sender.pool == 0:
+                on_send(sender, chunk, now_ns)
                 sender.next = chunk + 1
+            sender.unfinished += 1
         flight.state = SENT
         flight.sent_ns = now_ns
         sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
@@ -278,6 +285,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
     finish(senders, i, chunk)
+    if sender.unfinished == 0:
+        sender.idle_ns = now_ns
     if sender.pool == 0:
         if sender.inquires == 0:
             find_lost(senders, i, now_ns)

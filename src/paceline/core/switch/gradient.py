@@ -15,12 +15,14 @@ from paceline.core.switch.memory import (
     HELD,
     POLICY_ATP,
     POLICY_ESA,
+    POLICY_ESA_PLUS,
     TAKE,
     add,
     decide,
     free,
     holds,
     is_full,
+    mark_of,
     store,
     swap,
     take_out,
@@ -86,6 +88,10 @@ def gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns:
         return CONSUMED
     if flush != 0:
         return _fall_back(switch, s, packet)
+    if config.policy == POLICY_ESA_PLUS and slot.mark == mark_of(packet):
+        # The custodian has what came before it.
+        packet.flag |= COLLISION
+        return _fall_back(switch, s, packet)
     record = switch.jobs[s, job]
     if slot.state == EMPTY:
         if record.used >= record.slots_max:
@@ -106,6 +112,7 @@ def gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns:
         if config.policy == POLICY_ESA and slot.priority > 0:
             slot.priority >>= 1
             switch.counters[s, slot.job, DOWNGRADES] += 1
+        slot.mark = mark_of(packet)
         packet.flag |= COLLISION
         return _fall_back(switch, s, packet)
     if is_full(slot):
@@ -216,6 +223,7 @@ def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int
     switch.jobs[s, slot.job].used -= 1
     switch.jobs[s, packet.job].used += 1
     swap(switch.memory, at, packet, buffer, row, now_ns)
+    slot.mark = mark_of(packet)
     packet.kind = PARTIAL
     packet.flag |= COLLISION
     return TO_CUSTODIAN

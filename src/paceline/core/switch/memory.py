@@ -13,16 +13,24 @@ The policies differ only here and in when an aggregator is given back (`program.
   late duplicate would otherwise hold it for ever.
 - `esa` [ours, after the paper's abstract]: a strictly higher priority takes it; a failed try halves the
   holder's priority, so that a stale holder does not last. Ties do not preempt.
-- `always-preempt`, `coin-flip` [ours]: strawmen that show what priority is worth.
+- `esa-plus` [ours]: as `esa`, with a loser's mark and preemption weighed by what it costs. A chunk that has lost its
+  place here, or found none, is remembered: its later fragments go straight to the custodian, who has the first, instead
+  of beginning a sum that can never be full. Evicting a holder with n of N contributions sends 1 + N - n packets to its
+  custodian, refusing a newcomer N of its own; so a newcomer takes the aggregator unless the holder's priority is higher
+  by more than that difference and a margin. For a P4 switch: one register more, and two compares, one of them with a
+  value from a table over (N, n).
+- `never` [ours]: early release without preemption; `always-preempt`, `coin-flip` [ours]: preemption without priority.
+  Strawmen that show what each is worth.
 - `none`: no aggregation, for a plain parameter server.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.compile.decorators import compiled_inner
-from paceline.core.bits import NO_BITS, add_modulo, next_random, popcount
+from paceline.core.bits import NO_BITS, add_modulo, mix, next_random, popcount
 from paceline.core.help.shares import ALL_SHARES
 from paceline.core.wire import CUSTODY, FLAGS_WITHOUT_FLUSH
 
@@ -32,6 +40,8 @@ POLICY_ATP = 2
 POLICY_ESA = 3
 POLICY_ALWAYS_PREEMPT = 4
 POLICY_COIN_FLIP = 5
+POLICY_ESA_PLUS = 6
+POLICY_NEVER = 7
 POLICIES = {
     "none": POLICY_NONE,
     "switchml": POLICY_SWITCHML,
@@ -39,7 +49,14 @@ POLICIES = {
     "esa": POLICY_ESA,
     "always-preempt": POLICY_ALWAYS_PREEMPT,
     "coin-flip": POLICY_COIN_FLIP,
+    "esa-plus": POLICY_ESA_PLUS,
+    "never": POLICY_NEVER,
 }
+
+MARGIN = 12
+"""`esa-plus`: a holder whose priority is higher by more than this keeps its place, whatever it costs; in steps of
+priority, of which eight are an octave."""
+_OCTAVES = np.array([0] + [round(8 * math.log2(x)) for x in range(1, 66)], dtype=np.int64)
 
 EMPTY = 0
 FILLING = 1
@@ -62,6 +79,7 @@ AGGREGATOR = np.dtype(
         ("epoch", "i4"),
         ("count", "i4"),
         ("window", "i4"),
+        ("mark", "u4"),
         ("fan_in", "i2"),
         ("fan_in_upper", "i2"),
         ("custodian", "u2"),
@@ -95,6 +113,12 @@ def new_memory(slots: int, width: int) -> Memory:
 def holds(slot: Any, packet: Any) -> bool:
     """Is this aggregator working on the packet's chunk?"""
     return bool(slot.chunk == packet.chunk and slot.job == packet.job and slot.epoch == packet.epoch)
+
+
+@compiled_inner
+def mark_of(packet: Any) -> Any:
+    """What an aggregator remembers of a chunk that lost its place there; two chunks in 4 billion share one."""
+    return np.uint32(mix(packet.job + 1, packet.chunk) | 1)
 
 
 @compiled_inner
@@ -219,10 +243,20 @@ def free(memory: Memory, at: int) -> None:
 
 
 @compiled_inner
+def cheaper_by(slot: Any) -> int:
+    """By how many steps of priority evicting this holder is cheaper than refusing a newcomer."""
+    wanted = slot.fan_in if slot.level == 1 else slot.fan_in_upper
+    missing = max(0, wanted - popcount(slot.mask))
+    return int(_OCTAVES[min(64, wanted)] - _OCTAVES[min(64, missing) + 1])
+
+
+@compiled_inner
 def decide(policy: int, slot: Any, priority: int, now_ns: int, stale_ns: int, random: Any, at: int) -> int:
     """Another chunk holds the aggregator: `TAKE` it or `KEEP` the holder. Touches nothing but `random`."""
     if policy == POLICY_ESA:
         return TAKE if priority > slot.priority else KEEP
+    if policy == POLICY_ESA_PLUS:
+        return TAKE if priority + MARGIN + cheaper_by(slot) > slot.priority else KEEP
     if policy == POLICY_ATP:
         return TAKE if now_ns - slot.since_ns > stale_ns else KEEP
     if policy == POLICY_ALWAYS_PREEMPT:

@@ -34,7 +34,7 @@ class AgentConfig:
     """The switch's address and the ports of its shards; None: custodians only."""
     slots: int = 1024
     """Aggregators of a shard (SwitchML: places of this job's pool), as the admission said."""
-    policy: str = "esa"
+    policy: str = "esa-plus"
     auth: str = "header"
     """What tags cover: "header" or "full"."""
     elements: int = MAX_ELEMENTS

@@ -43,7 +43,7 @@ class SwitchOptions:
     host: str = "127.0.0.1"
     port: int = 0
     memory_bytes: int = 64 << 20
-    policy: str = "esa"
+    policy: str = "esa-plus"
     shards: int = 1
     token: str = ""
     upper: bool = False

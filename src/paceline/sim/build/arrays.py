@@ -175,6 +175,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
             [first_stack + place.switches + program for program in programs] or [0], dtype=np.int64
         ),
         wakes_ns=wake_delays_ns(scenario),
+        cores_fs=np.zeros(scenario.hosts.cores, dtype=np.int64),
     )
     members, member_first = _members(place, len(jobs))
     world = world._replace(members=members, member_first=member_first)
@@ -212,6 +213,7 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.REORDER] = threshold_of(faults.reorder)
     control[w.SAMPLE_EVERY_NS] = 2_000
     control[w.TRAIN_BYTES] = setup.scenario.hosts.train
+    control[w.TURN_NS] = setup.scenario.hosts.turn
     control[w.RING_ACK_EVERY] = setup.scenario.transport.ack_every
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
 

@@ -102,6 +102,7 @@ def build_links(scenario: Scenario, place: Place, ring: int, stacks: int = 0) ->
             down = up + place.leaves * place.uppers
             _set(state[up], upper_rate, network.delay, network.queue, network.ecn, place.leaves + upper, True)
             _set(state[down], upper_rate, network.delay, network.queue, network.ecn, leaf, True)
+    state.burst_fs[: place.links] = network.burst * state.fs_per_byte[: place.links]
     state.detour[:] = -1
     state.stack[:] = NO_STACK
     state.length_max[:] = ring

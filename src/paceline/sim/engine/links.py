@@ -35,6 +35,7 @@ LINK = np.dtype(
         ("delay_ns", "i8"),
         ("queue_fs", "i8"),
         ("ecn_fs", "i8"),
+        ("burst_fs", "i8"),
         ("head", "i8"),
         ("length", "i8"),
         ("size_bytes", "i8"),
@@ -50,12 +51,13 @@ LINK = np.dtype(
         ("stack", "i4"),
         ("packet_fs", "i8"),
         ("length_max", "i8"),
+        ("core", "i4"),
     ],
     align=True,
 )
-"""A link. `other_*`: traffic that is not cut into packets. `detour`: the first of its detours, or -1. `stack`: where
+"""A link. `burst_fs`: how much of its idle time it can make up for, as token buckets do. `other_*`: traffic that is not cut into packets. `detour`: the first of its detours, or -1. `stack`: where
 packets wait for the program at the link's end, or `NO_STACK`, or `STACK_OF_ENDPOINT`; `packet_fs`: time of a packet,
-beside that of its bytes; `length_max`: packets it holds."""
+beside that of its bytes; `length_max`: packets it holds; `core`: which core a stack's program runs on."""
 
 NO_STACK = -1
 STACK_OF_ENDPOINT = -2
@@ -147,8 +149,9 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
     """Send packet `p` over link `at` to endpoint `to` (-1: to nobody in particular); takes one reference."""
     link = links.state[at]
     now_fs = now_ns * FS_PER_NS
-    busy_fs = max(link.busy_fs, now_fs)
-    backlog_fs = busy_fs - now_fs
+    # A token bucket: what a link has not carried of late, up to a burst, it carries at once.
+    busy_fs = max(link.busy_fs, now_fs - link.burst_fs)
+    backlog_fs = max(0, busy_fs - now_fs)
     capacity = links.time_ns.shape[1]
     if backlog_fs > link.queue_fs or link.length >= link.length_max:
         link.drops += 1
@@ -166,7 +169,7 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
     link.busy_fs = busy_fs
     link.size_bytes += size_bytes
     link.packets += 1
-    arrival_ns = (busy_fs + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
+    arrival_ns = (max(busy_fs, now_fs) + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
     place = (link.head + link.length) & (capacity - 1)
     links.time_ns[at, place] = arrival_ns
     links.packet[at, place] = entry

@@ -4,6 +4,9 @@ Each program (a worker with its custodian, a dedicated custodian, a switch) has 
 A program that has handled everything sleeps. The next packet wakes it, and it runs after a delay that is drawn anew;
 what comes meanwhile waits behind, and is handled in one go, each packet at its cost. So packets are handled late, and
 in batches, as on real hosts. What exceeds the receive buffer is lost.
+
+Programs may share a machine of a few cores, as where a whole cluster is emulated in one box: a program that is woken then
+waits for the core that is free first, and holds it as long as it has packets to handle.
 """
 
 from typing import Any
@@ -15,7 +18,7 @@ from paceline.core.bits import next_random
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.sim.build.topology import UNLIMITED_FS
 from paceline.sim.engine.links import FS_PER_NS, NO_STACK, STACK_OF_ENDPOINT, copy_packet, drop_reference
-from paceline.sim.engine.world import TRAIN_BYTES, World, post
+from paceline.sim.engine.world import TRAIN_BYTES, TURN_NS, World, post
 from paceline.sim.scenario import Scenario
 
 WAKES = 4096
@@ -66,8 +69,11 @@ def at_stack(world: World, link: int, p: int, ecn: int, to: int, now_ns: int) ->
         if carrier.length > 0:
             # More follow in the same train, and arrive with it.
             record.busy_fs += min(
-                carrier.busy_fs - now_ns * FS_PER_NS, world.control[TRAIN_BYTES] * carrier.fs_per_byte
+                max(0, carrier.busy_fs - now_ns * FS_PER_NS), world.control[TRAIN_BYTES] * carrier.fs_per_byte
             )
+        _take_core(world, record)
+    if world.cores_fs.shape[0] > 0:
+        world.cores_fs[record.core] = max(world.cores_fs[record.core], record.busy_fs) + record.packet_fs
     if ecn != 0:
         # Others may hold the same packet, without the mark.
         q = copy_packet(world.pool, p)
@@ -75,3 +81,16 @@ def at_stack(world: World, link: int, p: int, ecn: int, to: int, now_ns: int) ->
         drop_reference(world.pool, p)
         p = q
     post(world, stack, p, to)
+
+
+@compiled_apart
+def _take_core(world: World, stack: Any) -> None:
+    """A program that is woken gets the core that is free first, and begins its turn when it is."""
+    if world.cores_fs.shape[0] > 0:
+        core = 0
+        for other in range(1, world.cores_fs.shape[0]):
+            if world.cores_fs[other] < world.cores_fs[core]:
+                core = other
+        stack.core = core
+        stack.busy_fs = max(stack.busy_fs, world.cores_fs[core])
+    stack.busy_fs += world.control[TURN_NS] * FS_PER_NS

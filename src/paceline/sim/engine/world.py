@@ -155,7 +155,8 @@ OUT = 23
 MAIL = 24
 COORDINATOR = 25
 TRAIN_BYTES = 26
-CONTROL_SIZE = 27
+TURN_NS = 27
+CONTROL_SIZE = 28
 
 FORWARD_DONE = 0
 MICRO_BATCH_DONE = 1
@@ -200,6 +201,8 @@ class World(NamedTuple):
     """The stack of each endpoint's program, where hosts run programs."""
     wakes_ns: Any
     """How late programs wake up, to draw from."""
+    cores_fs: Any
+    """When each core is free, where programs share some."""
 
 
 @compiled_inner
