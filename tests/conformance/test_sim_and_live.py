@@ -80,7 +80,7 @@ def _slot_of(place: int, job: int, slots: int) -> int:
     return int((mix(job + 1, 0) + place) % slots)
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp", "always-preempt"])
+@pytest.mark.parametrize("policy", ["esa-plus", "never", "esa", "atp", "always-preempt"])
 def test_a_stream_ends_alike(policy: str) -> None:
     simulated = _simulated(policy)
     with _live(policy) as (switch, job, results):

@@ -16,7 +16,7 @@ from collections import Counter
 
 from tests.properties.wild import Wild
 
-POLICIES = ("atp", "esa", "always-preempt", "coin-flip")
+POLICIES = ("atp", "esa", "esa-plus", "never", "always-preempt", "coin-flip")
 MODES = ("both", "custody", "takeover")
 
 

@@ -9,7 +9,7 @@ from tests.sim.scenes import job, scene
 
 JOBS = job(size=80_000), job(name="b", workers=3, size=80_000)
 LEAF_SPINE = {"topology": "leaf-spine", "leaves": 3, "uppers": 2, "placement": "spread"}
-CUSTODIAL = ("esa", "atp", "always-preempt", "coin-flip")
+CUSTODIAL = ("esa-plus", "never", "esa", "atp", "always-preempt", "coin-flip")
 
 
 @pytest.mark.parametrize("network", [{}, LEAF_SPINE], ids=["star", "leaf-spine"])
@@ -93,7 +93,7 @@ def test_a_fault_of_nothing_is_refused(faults: dict[str, object], message: str) 
         simulate(scene(*JOBS, faults=faults), "switchml")
 
 
-@pytest.mark.parametrize("policy", ["esa", "always-preempt", "coin-flip"])
+@pytest.mark.parametrize("policy", ["esa-plus", "never", "esa", "always-preempt", "coin-flip"])
 @pytest.mark.parametrize("placement", ["dedicated", "workers"])
 def test_custodians_that_forget_cost_time_and_no_contribution(policy: str, placement: str) -> None:
     losses = [{"time": time, "job": "a"} for time in ("5 us", "12 us", "40 us")]

@@ -264,7 +264,7 @@ class Scenario(Section):
 
     name: str = "scenario"
     seed: int = 1
-    policies: list[PolicyName] = ["esa", "atp", "switchml", "ring", "ps"]
+    policies: list[PolicyName] = ["esa-plus", "esa", "atp", "switchml", "ring", "ps"]
     horizon: TimeNs = 1_000_000_000_000
     """Simulated time after which a run is given up."""
     network: Network = Network()

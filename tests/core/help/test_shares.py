@@ -23,7 +23,7 @@ from paceline.core.switch.memory import FILLING, HELD
 from tests.core.custodian.test_program import Keeper
 from tests.core.headers import Bench, header, mask_of
 
-WITH_CUSTODIANS = ("atp", "esa", "always-preempt", "coin-flip")
+WITH_CUSTODIANS = ("atp", "esa", "esa-plus", "never", "always-preempt", "coin-flip")
 HALF = np.uint64(0xFFFFFFFF)
 REST = ALL_SHARES ^ HALF
 

@@ -52,6 +52,7 @@ class Together:
         self.state = new_senders(1, 8).state[0]
         given = {"window": 100.0, "window_min": 4.0, "window_max": 1000.0, "threshold": 0.0, "increase": 5.0}
         given |= {"congestion": TOGETHER, "queue_ns": QUEUE_NS, "target_rise": 1.0, "agreed_chunk": 0}
+        given |= {"room": 1000.0, "round_room": 1000.0}
         for name, value in {**given, **fields}.items():
             setattr(self.state, name, value)
         self.now_ns = 0
@@ -107,15 +108,59 @@ def test_a_queue_longer_than_the_target_cuts_and_a_shorter_one_does_not() -> Non
     assert sender.round(rtt_ns=SHORTEST + 2 * QUEUE_NS) == pytest.approx(0.75 * before)
 
 
-def test_sums_without_an_aggregator_shorten_the_target() -> None:
-    crowded, free = Together(), Together()
-    for sender in (crowded, free):
+def test_sums_without_an_aggregator_leave_less_room_while_packets_queue() -> None:
+    crowded, idle = Together(), Together()
+    for sender in (crowded, idle):
         sender.round(rtt_ns=SHORTEST)
-        sender.round(rtt_ns=SHORTEST + 0.5 * QUEUE_NS, fallen_back=60 if sender is crowded else 0)
-    assert crowded.state.window < free.state.window
-    # Nothing queues: a smaller window would only leave the link idle.
-    before = crowded.state.window
-    assert crowded.round(rtt_ns=SHORTEST, fallen_back=60) > before
+        sender.round(rtt_ns=2 * SHORTEST if sender is crowded else SHORTEST)
+        sender.state.round_room = sender.state.room = 40.0
+        sender.round(fallen_back=100)
+    assert crowded.state.room == 20.0, "at most half of it in a round"
+    assert idle.state.room == 40.0, "less under way would only leave links idle"
+    assert congestion.window_of(crowded.state) == 20.0
+
+
+def test_room_settles_where_as_many_fall_back_as_it_allows() -> None:
+    """So many aggregators of others that a chunk meets one with a chance of 1 in 200 for each chunk under way."""
+    sender = Together(room=4.0, round_room=0.0, queues=1)
+    seen, due = [], 0.0
+    for chunk in range(40_000):
+        due += sender.state.room / 200.0
+        flag = wire.COLLISION if due >= 1.0 else 0
+        due -= flag != 0
+        congestion.on_result(sender.state, header(wire.RESULT, flag=flag, chunk=chunk), True)
+        seen.append(float(sender.state.room))
+    assert 8.0 < sum(seen[20_000:]) / 20_000 < 12.0
+
+
+def test_a_job_uses_more_of_its_window_the_further_it_is_in_a_burst() -> None:
+    sender = Together(burst_length=800, burst_first=1_000, next=1_000)
+    shares = []
+    for sender.state.next in (1_000, 1_400, 1_800, 2_400):
+        shares.append(congestion.window_of(sender.state) / 100.0)
+    assert shares == [1 / 8, pytest.approx(4.5 / 8), 1.0, 1.0]
+    assert congestion.window_of(Together(burst_length=0).state) == 100.0, "no burst has ended yet"
+
+
+def test_a_pause_begins_a_burst_as_long_as_the_longest_of_late() -> None:
+    sender = Together(srtt_ns=1e6, idle_ns=0)
+    lengths = []
+    for chunk in (500, 600, 700):
+        sender.state.idle_ns = sender.now_ns
+        congestion.on_send(sender.state, chunk - 10, sender.now_ns + 3_000_000)
+        sender.now_ns += 5_000_000
+        congestion.on_send(sender.state, chunk, sender.now_ns)
+        lengths.append(int(sender.state.burst_length))
+        assert sender.state.burst_first == chunk, "a short pause begins none"
+    assert lengths == [500, 438, 384]
+
+
+def test_a_job_that_nobody_slows_down_has_its_most_under_way_from_the_start_of_a_burst() -> None:
+    sender = Together(window=1000.0, threshold=8000.0, burst_length=100_000, next=0)
+    for _ in range(4):
+        sender.round()
+        sender.state.next = 0
+    assert congestion.window_of(sender.state) == 1000.0
 
 
 def test_many_losses_halve_it_some_only_where_the_path_queues() -> None:
@@ -141,7 +186,8 @@ def test_nobody_has_more_under_way_than_the_least_of_all_windows() -> None:
 
 def test_a_contribution_tells_the_own_window_and_never_none() -> None:
     assert congestion.told_window(Together(window=77.9).state) == 77
-    assert congestion.told_window(Together(window=1e9).state) == wire.WINDOW_MAX
+    assert congestion.told_window(Together(window=1e9).state) == 1000, "its most"
+    assert congestion.told_window(Together(window=1e9, window_max=1e9, room=1e9).state) == wire.WINDOW_MAX
     assert congestion.told_window(Together(window=0.2).state) == 1
     assert congestion.told_window(Together(congestion=congestion.AIMD).state) == 0
 

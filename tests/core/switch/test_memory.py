@@ -116,6 +116,8 @@ def test_an_aggregator_works_on_one_job_epoch_and_chunk(field: str, value: int, 
         ("atp", 255, 1_100, memory.KEEP),
         ("atp", 1, 1_101, memory.TAKE),
         ("always-preempt", 0, 0, memory.TAKE),
+        ("never", 255, 10**9, memory.KEEP),
+        ("esa-plus", 10, 0, memory.TAKE),
         ("switchml", 255, 10**9, memory.KEEP),
         ("none", 255, 10**9, memory.KEEP),
     ],
@@ -128,6 +130,31 @@ def test_who_may_take_an_aggregator(policy: str, priority: int, now_ns: int, ans
     before = held.slots.tobytes(), random.tobytes()
     assert memory.decide(memory.POLICIES[policy], held.slots[0], priority, now_ns, 1_000, random, 0) == answer
     assert (held.slots.tobytes(), random.tobytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("inside", "highest_that_gives_way"),
+    [(1, 10 + memory.MARGIN - 1), (4, 10 + memory.MARGIN + 5 - 1), (7, 10 + memory.MARGIN + 16 - 1)],
+)
+def test_the_more_an_aggregator_holds_the_cheaper_it_is_to_take(
+    inside: int, highest_that_gives_way: int
+) -> None:
+    """Of 8: evicting 1, 4 or 7 sends 8, 5 or 2 packets to the custodian; refusing sends 8. An octave is 8 steps."""
+    for holder in (highest_that_gives_way, highest_that_gives_way + 1):
+        held = memory.new_memory(1, WIDTH)
+        memory.store(
+            held, 0, header(priority=holder, fan_in=8, mask=mask_of(*range(inside))), payload(1), 0, 0
+        )
+        answer = memory.decide(
+            memory.POLICIES["esa-plus"], held.slots[0], 10, 0, 0, np.zeros(1, np.uint64), 0
+        )
+        assert answer == (memory.TAKE if holder == highest_that_gives_way else memory.KEEP)
+
+
+def test_marks_tell_chunks_and_jobs_apart() -> None:
+    marks = {int(memory.mark_of(header(job=job, chunk=chunk))) for job in range(8) for chunk in range(1_000)}
+    assert len(marks) > 7_990
+    assert 0 not in marks
 
 
 def test_a_coin_is_fair() -> None:

@@ -11,7 +11,7 @@ from paceline.core.switch import program as sw
 from paceline.core.switch.memory import ANSWERED, EMPTY, FILLING, HELD
 from tests.core.headers import STALE_NS, Bench, Out, header, mask_of
 
-DYNAMIC = ["atp", "esa", "always-preempt", "coin-flip"]
+DYNAMIC = ["atp", "esa", "esa-plus", "never", "always-preempt", "coin-flip"]
 EVERY = ["switchml", *DYNAMIC]
 pytestmark = pytest.mark.usefixtures("accounts")
 
@@ -65,7 +65,7 @@ def test_a_duplicate_is_never_added(policy: str) -> None:
     assert bench.count(sw.DUPLICATES) == 1
 
 
-@pytest.mark.parametrize("policy", ["esa", "always-preempt", "coin-flip"])
+@pytest.mark.parametrize("policy", ["esa", "esa-plus", "never", "always-preempt", "coin-flip"])
 def test_completion_multicasts_the_result_and_frees_at_once(policy: str) -> None:
     bench = bench_for(policy)
     bench.gradient(0, 5)
@@ -245,6 +245,44 @@ def test_always_preempt_takes_and_coin_flip_takes_about_half() -> None:
             taken[policy] += bench.gradient(0, job=1 - holder, chunk=chunk, priority=0).packet.job == holder
     assert taken["always-preempt"] == 200
     assert 70 < taken["coin-flip"] < 130
+
+
+def test_never_takes_nothing_and_halves_nothing() -> None:
+    bench = Bench("never")
+    bench.gradient(0, 5, fan_in=3)
+    out = bench.gradient(0, 9, job=1, priority=255)
+    assert (out.verdict, out.packet.job, out.packet.flag & wire.COLLISION) == (
+        sw.TO_CUSTODIAN,
+        1,
+        wire.COLLISION,
+    )
+    assert (bench.slot(0).job, bench.slot(0).priority) == (0, 10)
+
+
+def test_later_fragments_of_a_chunk_that_lost_its_place_follow_it_to_the_custodian() -> None:
+    """Where the place is free again by then, they would begin a sum that nobody can complete."""
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, fan_in=3)
+    evicted = bench.gradient(0, 9, job=1)
+    assert (evicted.packet.job, evicted.packet.kind) == (0, wire.PARTIAL)
+    assert bench.gradient(1, 9, job=1).packet.kind == wire.RESULT
+    assert bench.slot(0).state == EMPTY
+    late = bench.gradient(1, 5, fan_in=3)
+    assert (late.verdict, late.packet.kind, late.packet.flag & wire.COLLISION) == (
+        sw.TO_CUSTODIAN,
+        wire.PARTIAL,
+        wire.COLLISION,
+    )
+    assert bench.slot(0).state == EMPTY
+    assert bench.gradient(0, 5, chunk=1).verdict == sw.CONSUMED, "the job's other chunks are welcome"
+
+
+def test_a_chunk_that_was_refused_is_remembered_too() -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, priority=200)
+    assert bench.gradient(0, 9, job=1, priority=1).packet.job == 1
+    bench.gradient(1, 5, priority=200)
+    assert bench.gradient(1, 9, job=1, priority=1).verdict == sw.TO_CUSTODIAN
 
 
 def test_the_only_worker_of_its_rack_needs_no_aggregator_to_go_up() -> None:

@@ -7,7 +7,7 @@ from tests.sim.help.scenes import helped, iterations_of, kinds, run, slow
 STRUCK = {"loss": 0.05, "duplicate": 0.05, "reorder": 0.05}
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp", "always-preempt", "coin-flip"])
+@pytest.mark.parametrize("policy", ["esa-plus", "esa", "atp", "always-preempt", "coin-flip"])
 @pytest.mark.parametrize("placement", ["dedicated", "workers"])
 def test_leaders_complete_sums_and_all_are_exact(policy: str, placement: str) -> None:
     scenario = helped("custody", custodians={"placement": placement}, faults=slow(2))
@@ -25,7 +25,7 @@ def test_custody_does_not_shorten_the_straggling_jobs_own_iteration_and_both_doe
     assert iterations_of(both) < 0.6 * iterations_of(off)
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp"])
+@pytest.mark.parametrize("policy", ["esa-plus", "esa", "atp"])
 @pytest.mark.parametrize("mode", ["custody", "takeover", "both"])
 def test_sums_stay_exact_whatever_is_lost_and_whoever_forgets(policy: str, mode: str) -> None:
     for seed in range(2):
@@ -35,7 +35,7 @@ def test_sums_stay_exact_whatever_is_lost_and_whoever_forgets(policy: str, mode:
         assert result.exact, f"seed {seed}: {result.failed}, {result.wrong} wrong"
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp"])
+@pytest.mark.parametrize("policy", ["esa-plus", "esa", "atp"])
 @pytest.mark.parametrize("mode", ["custody", "takeover", "both"])
 def test_a_dead_switch_costs_time_and_no_contribution(policy: str, mode: str) -> None:
     result = run(helped(mode, faults={**slow(1), "switch_dies": [{"time": "40 us"}]}), policy)

@@ -22,7 +22,7 @@ def test_takeover_comes_near_its_bound(policy: str) -> None:
     assert {"compute straggler", "claim"} <= kinds(result)
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp", "coin-flip"])
+@pytest.mark.parametrize("policy", ["esa-plus", "esa", "atp", "coin-flip"])
 @pytest.mark.parametrize("placement", ["dedicated", "workers"])
 def test_leaders_of_each_rack_complete_sums(policy: str, placement: str) -> None:
     result = run(in_racks("custody", workers=6, custodians={"placement": placement}, faults=slow(2)), policy)
@@ -60,7 +60,7 @@ def test_more_dead_than_survivors_can_carry_are_named() -> None:
     assert result.wrong == 0
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp", "coin-flip"])
+@pytest.mark.parametrize("policy", ["esa-plus", "esa", "atp", "coin-flip"])
 @pytest.mark.parametrize("mode", ["custody", "takeover", "both"])
 def test_sums_stay_exact_whatever_is_lost_and_whoever_dies(policy: str, mode: str) -> None:
     for seed in range(3):

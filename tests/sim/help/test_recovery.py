@@ -75,7 +75,7 @@ def test_an_epoch_never_goes_back_when_the_first_worker_is_dead(policy: str) -> 
     assert result.exact, result.failed
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp", "coin-flip"])
+@pytest.mark.parametrize("policy", ["esa-plus", "esa", "atp", "coin-flip"])
 def test_deaths_under_loss_and_state_loss_end(policy: str) -> None:
     for seed in range(5):
         faults = {

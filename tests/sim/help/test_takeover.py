@@ -5,7 +5,7 @@ import pytest
 from tests.sim.help.scenes import helped, iterations_of, kinds, run, slow
 from tests.sim.scenes import facts
 
-POLICIES = ("esa", "atp", "always-preempt", "coin-flip", "switchml")
+POLICIES = ("esa-plus", "esa", "atp", "always-preempt", "coin-flip", "switchml")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -23,11 +23,12 @@ Rules to choose from:
 
   Two more things bound what is under way:
 
-  - *room*, for the switch's memory: a result of a sum that found no aggregator takes one chunk from it, any other
-    adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for this].
-  - *progress*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration) and all of it at
-    the end. So of two jobs that share a link the one that is ahead gets ahead further, until one computes while the other
-    sends; each of them gets the same in the long run, and both are faster than in step [after MLTCP, HotNets 2024].
+  - *room*, for the switch's memory, where delays steer the window: a result of a sum that found no aggregator takes one
+    chunk from it while packets queue, any other adds a part. While nothing queues, less under way would leave links
+    idle. All workers hear the same results, so their rooms are equal [A2TP has a second window for this].
+  - *progress*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration) and all of it
+    at the end. So of two jobs that share a link the one that is ahead gets ahead further, until one computes while the
+    other sends; each gets the same in the long run, and both are faster than in step [after MLTCP, HotNets 2024].
 
 - `aimd`: one more for each round trip, half on a mark or a loss, at most once a window [ATP];
 - `fixed`: the window stays as it is;
@@ -57,9 +58,8 @@ ROOM_GROWTH = 0.5
 for r chunks settles where one in 2r finds none."""
 ROOM_START = 0.125
 """The room at the start, as a share of the switch's aggregators."""
-ROOM_PATHS = 2.0
-"""What room is left in any case: so many times what the path holds at the rate of late."""
-RATE_MEMORY = 0.95
+RTT_STANDING = 1.5
+"""Packets queue where even the shortest round trip of a round is so many times the shortest of all."""
 LEAD = 8.0
 """How many times the window of its beginning a job has at the end of a burst."""
 BURST_GAP_RTTS = 4.0
@@ -139,13 +139,12 @@ def on_result(sender: Any, packet: Any, grows: bool) -> None:
 
 @compiled
 def _move_room(sender: Any, fell_back: bool) -> None:
-    if fell_back:
-        # What was never used was never tried. With less than the path holds links would be idle, which costs more than
-        # sums at custodians.
-        used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
-        sender.room = max(1.0, used - 1.0, ROOM_PATHS * sender.rate * sender.rtt_min_ns)
-    else:
+    if not fell_back:
         sender.room = min(sender.room + ROOM_GROWTH * share_in_use(sender) / sender.room, sender.window_max)
+    elif sender.queues != 0:
+        # What was never used was never tried. And a train of chunks that met another's says little about the next.
+        used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
+        sender.room = max(1.0, used - 1.0, 0.5 * sender.round_room)
 
 
 @compiled
@@ -171,6 +170,8 @@ def on_loss(sender: Any) -> None:
 def on_pure_rtt(sender: Any, rtt_ns: int) -> None:
     """A round trip that contains no waiting for other workers."""
     sender.round_rtt_ns += rtt_ns
+    if sender.round_rtts == 0 or rtt_ns < sender.round_least_ns:
+        sender.round_least_ns = rtt_ns
     sender.round_rtts += 1
 
 
@@ -195,8 +196,6 @@ def _halve(sender: Any, chunk: int) -> None:
 @compiled
 def end_round(sender: Any, now_ns: int) -> bool:
     """Call after results; True if a round has ended and the window was set anew."""
-    if sender.congestion == TOGETHER:
-        _sample_rate(sender, now_ns)
     if sender.congestion < ALONE or sender.highest_done < sender.round_end:
         return False
     results = sender.results - sender.round_results
@@ -214,19 +213,9 @@ def end_round(sender: Any, now_ns: int) -> bool:
     sender.round_resent = sender.resent
     sender.round_rtt_ns = 0
     sender.round_rtts = 0
+    sender.round_room = sender.room
     sender.rounds += 1
     return True
-
-
-@compiled
-def _sample_rate(sender: Any, now_ns: int) -> None:
-    """The rate at which results come, over a few round trips; the highest of late."""
-    took_ns = now_ns - sender.rate_from_ns
-    if took_ns < BURST_GAP_RTTS * sender.srtt_ns or took_ns <= 0:
-        return
-    sender.rate = max((sender.results - sender.rate_results) / took_ns, sender.rate * RATE_MEMORY)
-    sender.rate_from_ns = now_ns
-    sender.rate_results = sender.results
 
 
 @compiled
@@ -245,8 +234,11 @@ def _move_together(sender: Any, results: int, now_ns: int) -> None:
     target_ns = sender.queue_ns * sender.target_rise
     if sender.round_rtts > 0:
         rtt_ns = sender.round_rtt_ns / sender.round_rtts
-        _remember_shortest(sender, rtt_ns, now_ns)
+        _remember_shortest(sender, float(sender.round_least_ns), now_ns)
         queue_ns = rtt_ns - sender.rtt_min_ns
+        sender.queues = int(
+            sender.queue_ns > 0.0 and sender.round_least_ns > RTT_STANDING * sender.rtt_min_ns
+        )
         if sender.queue_ns > 0.0:
             if queue_ns > target_ns:
                 cut = max(cut, 0.5 * (queue_ns - target_ns) / queue_ns)

@@ -134,11 +134,10 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.failed = 0
     sender.round_end = sender.suspect = 0
     sender.agreed = sender.cut_queue_ns = 0.0
-    sender.room = max(1.0, ROOM_START * sender.slots)
+    sender.room = max(1.0, ROOM_START * sender.slots) if sender.queue_ns > 0.0 else sender.window_max
+    sender.round_room = sender.room
     sender.burst_first = sender.burst_length = 0
-    sender.rate = 0.0
-    sender.rate_from_ns = 0
-    sender.rate_results = sender.results
+    sender.queues = 0
     sender.idle_ns = NEVER_NS
     sender.agreed_chunk = 0
     sender.target_rise = 1.0

@@ -112,7 +112,8 @@ def gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns:
         if config.policy == POLICY_ESA and slot.priority > 0:
             slot.priority >>= 1
             switch.counters[s, slot.job, DOWNGRADES] += 1
-        slot.mark = mark_of(packet)
+        if config.policy == POLICY_ESA_PLUS:
+            slot.mark = mark_of(packet)
         packet.flag |= COLLISION
         return _fall_back(switch, s, packet)
     if is_full(slot):
@@ -223,7 +224,8 @@ def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int
     switch.jobs[s, slot.job].used -= 1
     switch.jobs[s, packet.job].used += 1
     swap(switch.memory, at, packet, buffer, row, now_ns)
-    slot.mark = mark_of(packet)
+    if switch.config[s].policy == POLICY_ESA_PLUS:
+        slot.mark = mark_of(packet)
     packet.kind = PARTIAL
     packet.flag |= COLLISION
     return TO_CUSTODIAN

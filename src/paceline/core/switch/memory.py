@@ -245,8 +245,8 @@ def free(memory: Memory, at: int) -> None:
 @compiled_inner
 def cheaper_by(slot: Any) -> int:
     """By how many steps of priority evicting this holder is cheaper than refusing a newcomer."""
-    wanted = slot.fan_in if slot.level == 1 else slot.fan_in_upper
-    missing = max(0, wanted - popcount(slot.mask))
+    wanted = np.int64(slot.fan_in if slot.level == 1 else slot.fan_in_upper)
+    missing = max(0, wanted - np.int64(popcount(slot.mask)))
     return int(_OCTAVES[min(64, wanted)] - _OCTAVES[min(64, missing) + 1])
 
 
@@ -256,7 +256,7 @@ def decide(policy: int, slot: Any, priority: int, now_ns: int, stale_ns: int, ra
     if policy == POLICY_ESA:
         return TAKE if priority > slot.priority else KEEP
     if policy == POLICY_ESA_PLUS:
-        return TAKE if priority + MARGIN + cheaper_by(slot) > slot.priority else KEEP
+        return TAKE if np.int64(priority) + MARGIN + cheaper_by(slot) > slot.priority else KEEP
     if policy == POLICY_ATP:
         return TAKE if now_ns - slot.since_ns > stale_ns else KEEP
     if policy == POLICY_ALWAYS_PREEMPT:

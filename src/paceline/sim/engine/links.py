@@ -55,9 +55,10 @@ LINK = np.dtype(
     ],
     align=True,
 )
-"""A link. `burst_fs`: how much of its idle time it can make up for, as token buckets do. `other_*`: traffic that is not cut into packets. `detour`: the first of its detours, or -1. `stack`: where
-packets wait for the program at the link's end, or `NO_STACK`, or `STACK_OF_ENDPOINT`; `packet_fs`: time of a packet,
-beside that of its bytes; `length_max`: packets it holds; `core`: which core a stack's program runs on."""
+"""A link. `burst_fs`: how much of its idle time it can make up for, as token buckets do. `other_*`: traffic that is not
+cut into packets. `detour`: the first of its detours, or -1. `stack`: where packets wait for the program at the link's
+end, or `NO_STACK`, or `STACK_OF_ENDPOINT`; `packet_fs`: time of a packet, beside that of its bytes; `length_max`:
+packets it holds; `core`: which core a stack's program runs on."""
 
 NO_STACK = -1
 STACK_OF_ENDPOINT = -2

@@ -5,8 +5,8 @@ A program that has handled everything sleeps. The next packet wakes it, and it r
 what comes meanwhile waits behind, and is handled in one go, each packet at its cost. So packets are handled late, and
 in batches, as on real hosts. What exceeds the receive buffer is lost.
 
-Programs may share a machine of a few cores, as where a whole cluster is emulated in one box: a program that is woken then
-waits for the core that is free first, and holds it as long as it has packets to handle.
+Programs may share a machine of a few cores, as where a whole cluster is emulated in one box: a program that is woken
+then waits for the core that is free first, and holds it as long as it has packets to handle.
 """
 
 from typing import Any
