@@ -3,10 +3,11 @@
 import contextlib
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from paceline.commands.output import write_json
 
 if TYPE_CHECKING:
     from paceline.bench.plan import Outcome, Plan, Row
@@ -101,7 +102,7 @@ def allreduce(
     )
     outcome = _run(plan, quiet=json_file == "-")
     if json_file:
-        _write_json(json_file, outcome)
+        write_json(json_file, outcome.to_json())
     if json_file != "-":
         _show_ratios(outcome)
     if outcome.trouble():
@@ -239,13 +240,3 @@ def _show_ratios(outcome: "Outcome") -> None:
         typer.echo(
             "# busbw of a sum inside the network can exceed the link's rate: every byte crosses a link once"
         )
-
-
-def _write_json(where: str, outcome: "Outcome") -> None:
-    import json
-
-    text = json.dumps(outcome.to_json(), indent=1)
-    if where == "-":
-        typer.echo(text)
-    else:
-        Path(where).write_text(text + "\n", encoding="utf-8")
