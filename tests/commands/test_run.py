@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline import cli
-from paceline.launch import session
+from paceline.launch import run as launch
 from paceline.launch.store import Store
 from tests.launch.scenes import Scene, until
 
@@ -137,7 +137,7 @@ def test_folders_that_cannot_be_used(
     assert "holds a run already" in capsys.readouterr().err
     assert run(monkeypatch, "run", "--resume", str(tmp_path / "empty")) == 2
     assert "holds no run" in capsys.readouterr().err
-    with session.held_lock(scene.run_dir):
+    with launch.held_lock(scene.run_dir):
         assert run(monkeypatch, "run", "--resume", str(scene.run_dir)) == 2
     assert f"in use by a planner that is alive (process {os.getpid()})" in capsys.readouterr().err
     assert scene.starts() == {}
@@ -202,7 +202,7 @@ def test_a_script_with_env_init_works_unchanged(tmp_path: Path) -> None:
 
 def test_nothing_is_found_without_a_cluster_file_but_this_machine(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"s0": 1}).job("a")
-    session.create(scene.jobs_file, "", session.Request(), scene.run_dir)
+    launch.create(scene.jobs_file, "", launch.RunRequest(), scene.run_dir)
     (server,) = scene.rows("servers")
     assert server["name"] == "local"
     assert server["slots"] >= 1

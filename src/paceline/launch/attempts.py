@@ -8,40 +8,41 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from paceline.launch.environment import job_environment
-from paceline.launch.jobs import RunJob
+from paceline.launch.jobs import Progress, ProgressTail, RunJob
 from paceline.launch.launchers.protocol import (
+    EngineHandle,
     GoneError,
     Launcher,
     Observation,
-    Open,
+    OpenAttempt,
     RefusedError,
     Share,
     Task,
+    job_environment,
 )
-from paceline.launch.progress import Progress, Tail
-from paceline.launch.replan import Decision
-from paceline.launch.store import Store
+from paceline.launch.replan import JobDecision
+from paceline.launch.store import Store, Tell
 from paceline.schedule.inputs.cluster import Cluster
 
-Tell = Callable[..., None]
-"""`tell(now, kind, text, job=..., reason=..., figures=...)`: an event, to disk and to whoever watches."""
 RENEW_S = 2.0
 """How often a job's own progress renews the time that it is expected to need, between two plans."""
 
 
 @dataclass
-class Watched(Open):
+class Watched(OpenAttempt):
     """An attempt that has not ended, as the planner remembers it."""
 
     run_job: RunJob = field(kw_only=True)
     state: str = field(kw_only=True)
+    """As in the table `attempts`."""
     since: float = field(kw_only=True)
+    """When it was released, or began to run after a time in the engine's queue."""
     expected_s: float = field(kw_only=True)
-    tail: Tail = field(kw_only=True)
+    """The time that the plan gave it."""
+    tail: ProgressTail = field(kw_only=True)
     progress: Progress | None = None
+    """The last that it told."""
     stopping: str = ""
     """Why it was asked to stop; empty if it was not."""
     renewed: float = 0.0
@@ -99,7 +100,9 @@ class Attempts:
         self.open: dict[str, Watched] = {}
         """By token."""
 
-    def start(self, decision: Decision, now: float, switch: str, switch_token: str, grace_s: float) -> None:
+    def start(
+        self, decision: JobDecision, now: float, switch: str, switch_token: str, grace_s: float
+    ) -> None:
         """Write the intent; `advance` does the rest."""
         run_job = self.jobs[decision.job]
         attempt = int(self.store.job(decision.job)["attempt"]) + 1
@@ -148,9 +151,9 @@ class Attempts:
         )
 
     def _watched(
-        self, task: Task, state: str, since: float, expected_s: float, handle: dict[str, Any]
+        self, task: Task, state: str, since: float, expected_s: float, handle: EngineHandle
     ) -> Watched:
-        tail = Tail(Path(task.folder))
+        tail = ProgressTail(Path(task.folder))
         return Watched(
             task,
             handle,
