@@ -20,7 +20,7 @@ class TakeoverError(RuntimeError):
     """An iteration cannot be completed: the keeper is lost, or a rank with what only it knew."""
 
 
-class Client:
+class KeeperClient:
     """The connection of one rank."""
 
     def __init__(
