@@ -57,7 +57,7 @@ class Watched(OpenAttempt):
         return tuple(gpu for share in self.task.shares for gpu in share.gpus)
 
     def iterations_left(self, now: float) -> float:
-        """By its own word; else by the time that the plan gave it. Never nothing: it still runs."""
+        """By its own progress; else by the time that the plan gave it. Never nothing: it still runs."""
         total = self.run_job.job.iterations
         if self.progress is not None and self.progress.iteration is not None:
             left = total - self.progress.iteration
@@ -245,7 +245,7 @@ class Attempts:
             return
         before, watched.progress = watched.progress, found
         if found.iteration is not None and found.rate and now - watched.renewed >= RENEW_S:
-            # A plan's word is the model's; between two plans the job's own pace is nearer the truth.
+            # A plan's figure is the model's; between two plans the job's own pace is nearer the truth.
             remaining_s = watched.iterations_left(now) / found.rate
             watched.tell_remaining(remaining_s, now)
             self.store.update_job(watched.name, expected_end=now + remaining_s)
@@ -275,7 +275,7 @@ class Attempts:
             self._end(watched, "stopped", None, "never given to the launcher", now)
 
     def give_up(self, watched: Watched, why: str, now: float) -> None:
-        """A queued attempt whose server went down: take it back, it ran not a line."""
+        """A queued attempt whose server went down: take it back before it runs."""
         watched.stopping = why
         self.launcher.stop(watched.task, watched.handle)
         self._end(watched, "lost", None, why, now)

@@ -28,7 +28,7 @@ FINAL = ("done", "failed", "stopped")
 
 
 class Watcher(Protocol):
-    """Whoever looks on: a table, lines on stderr, a test."""
+    """An onlooker: a table, lines on stderr, a test."""
 
     def event(self, row: Row) -> None:
         """Something happened: a row of the table `events`."""
@@ -70,7 +70,7 @@ def tell_event(
     store: Store, watcher: Watcher, now: float, kind: str, text: str, *, job: str | None = None, reason: str = "",
     figures: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
-    """An event, to disk and to whoever looks on."""
+    """An event, to disk and to the onlooker."""
     number = store.event(now, kind, text, job=job, reason=reason, figures=figures)
     watcher.event(
         {"id": number, "time": now, "kind": kind, "job": job, "text": text, "reason": reason,
@@ -233,7 +233,7 @@ class PlannerLoop:
             Running(each.run_job.job, each.gpus, each.iterations_left(now))
             for each in self.attempts.open.values()
         ]
-        # With none waiting, what runs is still told its new remaining time: who ended no longer contends with it.
+        # With none waiting, running jobs still get their new remaining time: an ended job no longer contends with them.
         if not waiting and not running:
             return
         outlook = plan_now(

@@ -1,4 +1,4 @@
-"""A run's state on disk: the folder's layout, the tables of its SQLite file, who writes them and who reads them.
+"""A run's state on disk: the folder's layout, the tables of its SQLite file, and how they are written and read.
 
 A run's folder (`RUN_DIR`):
 
@@ -15,8 +15,8 @@ A run's folder (`RUN_DIR`):
 All times are seconds since 1970 (`REAL`); `meta.began` is the time of the run's start, and a job arrives at
 `began + arrival_s`. JSON is in columns of that name's comment. Nothing is ever deleted.
 
-Every change is a transaction of its own, so that whoever comes after a planner that was killed finds the last
-whole step. `Store.open_to_read` is for reports: it writes nothing of its own, and works while the run goes on.
+Every change is a transaction of its own, so that the next planner after one that was killed finds the last whole
+step. `Store.open_to_read` is for reports: it writes nothing of its own, and works while the run goes on.
 """
 
 import contextlib
@@ -139,7 +139,7 @@ CREATE TABLE IF NOT EXISTS switch_samples (
 
 
 class Tell(Protocol):
-    """Passes an event on: to disk, and to whoever watches the run."""
+    """Passes an event on: to disk, and to the run's onlooker."""
 
     def __call__(
         self, now: float, kind: str, text: str, *, job: str | None = None, reason: str = "",

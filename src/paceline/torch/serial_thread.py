@@ -106,7 +106,7 @@ class CallbackThreads:
         return thread
 
     def close(self) -> None:
-        """End the threads after what is queued; what comes later runs where it is told."""
+        """End the threads after what is queued; what comes later runs on the thread that puts it."""
         with self._lock:
             self._closed = True
         for thread in self._threads:

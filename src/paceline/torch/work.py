@@ -75,7 +75,7 @@ class PacelineWork(_Work):  # type: ignore[misc]
     # --- for the reducers ----------------------------------------------------------------------------------
 
     def before_end(self, action: Callable[[], None]) -> None:
-        """Run this before a good end is told (a result that must be copied to where it belongs)."""
+        """Run this before a good end (a result that must be copied to where it belongs)."""
         self._before_end = action
 
     def when_ended(self, listener: Callable[[Exception | None], None]) -> None:
@@ -128,8 +128,8 @@ class PacelineWork(_Work):  # type: ignore[misc]
     def register(self) -> None:
         """Let `wait_tensor` of functional collectives find this; torch does so for the groups of its own.
 
-        torch keeps only its half of a Work, so it gets one that keeps this alive. Whoever waits here instead takes it
-        from torch's list, by the one way that there is.
+        torch keeps only its half of a Work, so it gets one that keeps this alive. A wait here takes it from
+        torch's list instead, by the one way that there is.
         """
         self._registered = True
         _c10d._register_work(self._tensors[0], _c10d.PythonCallbackWork(self._wait_for_torch))

@@ -4,7 +4,7 @@ An attempt of a job goes through two calls, so that a planner may die at any mom
 
     write the intent to disk -> handle = prepare(task) -> write the handle -> release(task, handle) -> write that
 
-`prepare` makes the attempt known to the engine and runs not a line of the job; `release` lets it run. Both are
+`prepare` makes the attempt known to the engine without running it; `release` lets it run. Both are
 idempotent for one token: after a crash they are simply called again, find what is already there by the token,
 and go on from it. `poll` then tells how each released attempt does, until it says `ended` or `lost`.
 
@@ -205,7 +205,7 @@ class Launcher(Protocol):
         """Which of them can be used now."""
 
     def prepare(self, task: Task) -> EngineHandle:
-        """Make the attempt known, without running a line of it. May raise `RefusedError`."""
+        """Make the attempt known, without running it. May raise `RefusedError`."""
 
     def release(self, task: Task, handle: EngineHandle) -> None:
         """Let it run."""

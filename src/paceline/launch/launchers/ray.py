@@ -368,7 +368,7 @@ class NodeActor:
         (self.folder / "task.json").write_text(json.dumps(spec), encoding="utf-8")
         self.ranks = [int(entry["rank"]) for entry in spec["ranks"]]
         self.token = str(spec["token"])
-        # Whoever asks it to stop while it still starts must be heard later, not end it without a word.
+        # A request to stop that comes while it starts is kept for later: it would end it without a verdict.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.STOPS)
         try:
             self.process = subprocess.Popen(

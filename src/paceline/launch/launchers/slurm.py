@@ -37,7 +37,7 @@ from paceline.launch.launchers.protocol import (
 from paceline.ports import FIRST_PORT, PORTS
 
 TIMEOUT_S = 30.0
-_AWAY = (  # Slurm gives one exit code for everything: its words are all there is to tell by
+_AWAY = (  # Slurm has one exit code for all failures: only its messages tell them apart
     "unable to contact slurm controller",
     "socket timed out",
     "connection refused",
@@ -326,7 +326,7 @@ class Slurm:
         past = accounted(number)
         if past is not None:
             return _observation(past[0], past[1], "by sacct", None)
-        # No accounting: the batch script's own word is left.
+        # No accounting: the file that the batch script wrote is left.
         try:
             code = int((Path(task.folder) / "exit").read_text())
         except (FileNotFoundError, ValueError):

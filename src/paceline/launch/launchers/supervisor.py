@@ -4,7 +4,7 @@
 writes FOLDER/exit.json when all have ended. The claim is a file that can be made only once: of two supervisors
 for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang is whole or ended.
 SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`, the end
-of standard input does the same at once, so that ranks never outlive whoever holds the other end.
+of standard input does the same at once, so that ranks never outlive the process at the other end.
 
 A process is known by its id and its start time, so that a reused id is never taken for the old process.
 
@@ -223,7 +223,7 @@ def watch(gang: Gang, lifeline: bool) -> None:
                 data = os.read(key.fd, 4096)
                 if key.fd != read and not data:
                     selector.unregister(key.fd)
-                    gang.reason = gang.reason or "whoever started it is gone"
+                    gang.reason = gang.reason or "the process that started it is gone"
                     gang.verdict = gang.verdict or 128 + signal.SIGKILL
                     gang.stop(0.0)
             if asked:
@@ -248,7 +248,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     if "--lifeline" in sys.argv:
         return supervise(folder, lifeline=True)
-    # A daemon: whoever started us returns once the claim is made, and has no child to wait for.
+    # A daemon: the caller returns once the claim is made, and has no child to wait for.
     read, write = os.pipe()
     if os.fork():
         os.close(write)

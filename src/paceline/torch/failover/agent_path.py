@@ -98,7 +98,7 @@ class AgentPath:
         host: str,
         timeout_s: float,
         name: str,
-        make_agent: Callable[[AgentConfig, socket.socket], Any] = Agent,
+        make_agent: Callable[[AgentConfig, socket.socket], Agent] = Agent,
     ) -> None:
         self._keys, self._worker, self._workers = keys, worker, workers
         self._settings, self._host = settings, host
@@ -106,8 +106,15 @@ class AgentPath:
         self._sock: socket.socket | None = None
         self._membership: Membership | None = None
         self._control: ControlPlane | None = None
+        self._agent: Agent | None = None
         self.offer: PathOffer | None = None
-        self.agent: Any = None
+        """There once the first worker has published it."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent of a path that is up."""
+        assert self._agent is not None
+        return self._agent
 
     def publish(self, offer: PathOffer) -> None:
         """The first worker's part."""
@@ -124,7 +131,7 @@ class AgentPath:
 
     def step(self) -> bool:
         """Go as far as the others allow; True when the agent is there and runs."""
-        if self.agent is not None:
+        if self._agent is not None:
             return self.running()
         if self.offer is None:
             if not self._keys.ready("offer"):
@@ -156,26 +163,26 @@ class AgentPath:
         else:
             key = bytes.fromhex(self.offer.key)
             config = AgentConfig(self._worker, self._workers, peers, self.offer.job, key, **more)
-        self.agent = self._make_agent(config, self._sock)
+        self._agent = self._make_agent(config, self._sock)
         self._sock = None
         if self._control is not None:
             self._membership = Membership(
-                self._control, admission, self._worker, peers[self._worker], self.agent
+                self._control, admission, self._worker, peers[self._worker], self._agent
             )
 
     def running(self) -> bool:
         """Whether the agent's loop goes round: the first time ever, it is compiled before that."""
-        if self.agent is None:
+        if self._agent is None:
             return False
-        counters = self.agent.status()["counters"]
+        counters = self._agent.status()["counters"]
         return int(counters["waits"]) + int(counters["rounds"]) > 0
 
     def close(self, linger_s: float | None = None) -> None:
         """End the agent; the last worker to leave takes the job from the switch."""
         if self._membership is not None:
             self._membership.close()
-        if self.agent is not None:
-            self.agent.close(linger_s)
+        if self._agent is not None:
+            self._agent.close(linger_s)
         elif self._sock is not None:
             self._sock.close()
         if self._membership is not None and self._control is not None:

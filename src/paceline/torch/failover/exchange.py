@@ -3,7 +3,7 @@
 The agents go from the switch to custodians and back by themselves. What this adds is the step beyond: when
 agents cannot finish a reduction, all workers leave the agents together, at the same place.
 
-**Leaving.** Whoever sees a reduction fail writes so into the Store, and every worker looks there. Each stops
+**Leaving.** A worker that sees a reduction fail writes so into the Store, and every worker looks there. Each stops
 its agent, then publishes the first reduction that it has no result of. From the smallest of these on, all do
 all reductions again over Gloo, in order, from the inputs they kept (`pending`, `gloo_replay`); a worker that had the
 result already throws the new one away, which is bit for bit the same.
@@ -286,7 +286,7 @@ class WorkerExchange:
     # --- the end -------------------------------------------------------------------------------------------
 
     def end(self, error: Exception) -> None:
-        """Nothing can be reduced any more, or a rank of this host is gone: everyone who waits gets the error."""
+        """Nothing can be reduced any more: all that is open ends with the error."""
         with self._lock:
             if self._fatal_error is not None:
                 return
@@ -316,13 +316,13 @@ class WorkerExchange:
         shown: dict[str, Any] = {"path": "gloo", "workers": self.workers, "generation": self._generation}
         if self._fatal_error is not None:
             shown["path"] = "none"
-        elif path is not None and path.agent is not None:
+        elif path is not None:
             agent = path.agent.status()
             shown |= {"path": agent.get("path", "switch"), "agent": agent}
         return shown
 
     def close(self, at_once: bool = False) -> None:
-        """Stop the thread and the agents; whoever still waits is told. `at_once`: help nobody to finish."""
+        """Stop the thread and the agents; what is still open ends with an error. `at_once`: help nobody to finish."""
         self._closing = True
         self._wake.set()
         if self._open():

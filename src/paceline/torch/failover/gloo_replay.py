@@ -165,7 +165,7 @@ class GlooCarrier:
         self._group.allreduce([torch.from_numpy(ints)], options).wait()
 
     def abort(self) -> None:
-        """Let whoever waits in here go."""
+        """End the reductions that wait in here."""
         with suppress(RuntimeError):
             self._group.abort()
 
@@ -217,7 +217,7 @@ class GlooReplay:
 
 
 def _blame(reason: str, watch: Callable[[], None]) -> DistBackendError:
-    """Gloo failed too: find out who is gone (that is raised), or end without a name."""
+    """Gloo failed too: `watch` raises if a rank is gone; else the error for a failure without a name."""
     end = time.monotonic() + DEAD_S + 4.0
     while time.monotonic() < end:
         watch()

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from torch.distributed import DistBackendError
 
+from paceline.live.agent.agent import Agent
 from paceline.torch.failover.pending import PendingReduction
 from paceline.torch.rendezvous import StorePrefix
 
@@ -46,12 +47,12 @@ _NOTICE = "dead"
 class Lifelines:
     """One worker's connections to all others.
 
-    No thread: what happened is in the sockets, for whoever looks. A copy of the process (fork) gives its sockets back:
-    it must not keep the connections of the one that ended.
+    No thread: what happened is in the sockets until somebody looks. A copy of the process (fork) gives its sockets
+    back: it must not keep the connections of the one that ended.
     """
 
     def __init__(self, keys: StorePrefix, worker: int, workers: int, address: str, timeout_s: float) -> None:
-        """Meet the others; whoever is not there in time is left out."""
+        """Meet the others; a worker that is not there in time is left out."""
         self._lines: dict[int, socket.socket] = {}
         self._ended: set[int] = set()  # workers that are gone without a goodbye
         _MADE.add(self)
@@ -76,7 +77,7 @@ class Lifelines:
                     self._answer(server.accept()[0], token, callers, left_s)
 
     def _answer(self, line: socket.socket, token: str, callers: list[int], timeout_s: float) -> None:
-        """Keep the line of a worker, and tell it so: a line that one side alone keeps would look broken to it."""
+        """Keep the connection of a worker, and tell it so: one that a single side keeps looks broken to that side."""
         caller = _greeting(line, token, timeout_s)
         if caller not in callers or caller in self._lines:
             line.close()
@@ -114,7 +115,7 @@ class Lifelines:
         self.drop()
 
     def drop(self) -> None:
-        """Close without a word."""
+        """Close without a goodbye."""
         for line in self._lines.values():
             line.close()
         self._lines.clear()
@@ -197,7 +198,7 @@ class Peers:
                     self._lost(PeerLostError(self._keys.read(_NOTICE)))
                     return
             except RuntimeError:
-                pass  # the Store is gone, perhaps with its rank: whoever waits will find out
+                pass  # the Store is gone, perhaps with its rank: the exchange finds out
             if self._stop.wait(BEAT_S):
                 return
 
@@ -229,7 +230,7 @@ class Peers:
                 self.declare_dead(f"rank {rank} is gone: no sign of life for {now_s - since_s:.0f} s")
 
     def ended(self) -> PeerLostError | None:
-        """Who is gone by its connection alone, without a question to the Store."""
+        """The error for a worker whose connection has broken, if there is one; the Store is not asked."""
         ended = self._lifelines.ended()
         if not ended:
             return None
@@ -285,7 +286,7 @@ class AgentWatch:
         """A reduction ended, or a path begins."""
         self._moved_s = now_s
 
-    def look(self, entries: list[PendingReduction], peers: Peers, agent: Any, now_s: float) -> str:
+    def look(self, entries: list[PendingReduction], peers: Peers, agent: Agent, now_s: float) -> str:
         """Why the agents have failed, or nothing; a reduction that is late or a rank that is gone is raised."""
         if not entries or now_s - max(entries[0].begun_s, self._moved_s) < SLOW_S:
             peers.forget_looks()
@@ -300,7 +301,7 @@ class AgentWatch:
             return f"nothing came through the agents for {STALL_S:g} s"
         return ""
 
-    def _agent_moved(self, agent: Any) -> bool:
+    def _agent_moved(self, agent: Agent) -> bool:
         """Whether the agent got results since the last look."""
         results = int(agent.status()["counters"]["results"])
         moved, self._results_seen = results != self._results_seen, results

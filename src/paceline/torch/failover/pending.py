@@ -2,8 +2,8 @@
 
 Why inputs are kept. A path may fail while some workers have a result and others have not. They then do it
 again over Gloo, all of them, from what they put in; the arithmetic is the same
-(`torch/failover/gloo_replay.py`), so whoever has the result already gets the very same bits and throws them
-away. No step is lost, none is counted twice.
+(`torch/failover/gloo_replay.py`), so a worker that has the result already gets the very same bits and throws
+them away. No step is lost, none is counted twice.
 
 How long. Reduction k may begin only when all up to `floor(k)` are done here; the sizes are the same on all
 workers, and so is `floor`. A worker that has the result of k knows that everyone began k, so that everyone

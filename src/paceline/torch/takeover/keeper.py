@@ -241,7 +241,7 @@ def _as_claim(numbers: list[int]) -> Claim:
 
 
 def _as_message(iteration: Iteration, rank: int, grant: Grant | None) -> dict[str, Any]:
-    """A claim that was given; whoever is not the owner is told which samples it is about."""
+    """A claim that was given; a rank that is not the owner also gets the indices of the samples."""
     if grant is None:
         return {"later": True}
     indices = None if grant.owner == rank else iteration.indices[grant.owner][grant.m]
@@ -319,7 +319,7 @@ class KeeperServer:
                 told = time.monotonic()
                 self._send([Outgoing(rank, {"kind": "alive"}) for rank in self._writers])
             if self._closing.is_set():
-                # Whoever computes still must learn how its iteration ended; no longer than a lease.
+                # A rank that still computes must learn how its iteration ended; no longer than a lease.
                 await asyncio.sleep(TICK_S)
                 owed = self._keeper.owes_an_answer()
                 until = min(until, time.monotonic() + self._lease_s) if owed else 0.0
