@@ -46,9 +46,11 @@ class RunSwitch:
 
     def __init__(self, store: Store, address: str, token: str, folder: Path | None = None) -> None:
         self.store, self.address, self.token, self.folder = store, address, token, folder
-        self._polled = 0.0
-        self._silent = False
-        self._held: dict[str | None, tuple[float, float]] = {}
+        self._polled = 0.0  # when it was last asked
+        self._silent = False  # whether it gave no answer then
+        self._held: dict[
+            str | None, tuple[float, float]
+        ] = {}  # of each job: when, and slot-seconds until then
 
     def poll(self, now: float, tell: Tell) -> None:
         """Write a sample of every job's figures, at most once a second; tell when it falls silent."""
@@ -96,8 +98,7 @@ class RunSwitch:
 
 
 def _page(address: str, path: str, timeout_s: float) -> str:
-    host, _, port = address.rpartition(":")
-    return ControlPlane(host, int(port), timeout_s=timeout_s).text(path)
+    return ControlPlane.parse(address, timeout_s=timeout_s).text(path)
 
 
 def _mark(store: Store) -> str:

@@ -1,7 +1,7 @@
 """What happened to this process's groups: one log line, one counter and one event for each change.
 
-`paceline.torch.status()` shows it. Lines go to the logger `paceline.torch`: changes for the worse as
-warnings, which Python prints by itself; the rest as information."""
+`paceline.torch.status()` shows it, so this module cannot have that name. Lines go to the logger `paceline.torch`:
+changes for the worse as warnings, which Python prints by itself; the rest as information."""
 
 import logging
 import threading

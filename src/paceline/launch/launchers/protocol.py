@@ -80,18 +80,18 @@ class Task:
     run_id: str
     job: str
     attempt: int
+    """From 1 on."""
     token: str
+    """Names this attempt alone; every process of it has it as `MARK`."""
     command: tuple[str, ...]
     env: Mapping[str, str]
+    """The variables that all its processes share."""
     workdir: str
     shares: tuple[Share, ...]
     folder: str
     """The attempt's own folder, absolute."""
     grace_s: float = 5.0
-
-    @property
-    def world_size(self) -> int:
-        return sum(share.slots for share in self.shares)
+    """Between SIGTERM and SIGKILL."""
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ from paceline.ports import FIRST_PORT, PORTS
 
 NAMESPACE = "paceline"
 PIN = 0.001
+"""So much of a node's own resource is asked for."""
 ANSWER_S = 10.0
 UNBORN_S = 60.0
 """So long a group may be there without its actor answering."""
@@ -60,7 +61,9 @@ class RayNode:
 
     name: str
     pin: str
+    """The resource that this node alone has: what asks for a little of it runs there."""
     kind: str
+    """Of its slots: `GPU` or `CPU`."""
     slots: int
     address: str
 
