@@ -16,19 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.plan import OURS, PEER, Outcome, Plan, Row
+from benchmarks.allreduce_simulated import simulated_s
+from paceline.bench.measurement import OURS, PEER, MeasuredRow, Measurement, Outcome
 from paceline.bench.processes import ChildError
 from paceline.bench.run import run
-from paceline.bench.simulated import simulated_s
 from paceline.units import format_size
 
 MB = 1_000_000
 LARGE = (25 * MB, 100 * MB)
 BOTH = (OURS, PEER)
-LINKS = Plan(workers=8, sizes=LARGE, backends=BOTH, rate_bps=200e6)
-HOST = Plan(workers=4, sizes=(4, 100 * MB), backends=BOTH)
+LINKS = Measurement(workers=8, sizes=LARGE, backends=BOTH, rate_bps=200e6)
+HOST = Measurement(workers=4, sizes=(4, 100 * MB), backends=BOTH)
 
-PLANS = {
+SETTINGS = {
     "8 workers, 200 Mbit/s": LINKS,
     "4 workers, 200 Mbit/s": replace(LINKS, workers=4),
     "8 workers, 200 Mbit/s, 1 % loss": replace(LINKS, backends=(OURS,), loss=0.01),
@@ -44,7 +44,7 @@ PLANS = {
 class Target:
     """A ratio that a line of the table should reach."""
 
-    plan: str
+    setting: str
     size_bytes: int
     what: str
     at_least: float
@@ -52,21 +52,21 @@ class Target:
 
 
 def _to_peer(outcomes: dict[str, Outcome], target: Target) -> float | None:
-    return outcomes[target.plan].ratio_to_peer().get(target.size_bytes)
+    return outcomes[target.setting].ratio_to_peer().get(target.size_bytes)
 
 
 def _to_line(outcomes: dict[str, Outcome], target: Target) -> float | None:
-    return outcomes[target.plan].ratio_to_line().get(target.size_bytes)
+    return outcomes[target.setting].ratio_to_line().get(target.size_bytes)
 
 
 def _spinning(outcomes: dict[str, Outcome], target: Target) -> float | None:
-    return outcomes[target.plan].ratio_spinning().get(target.size_bytes)
+    return outcomes[target.setting].ratio_spinning().get(target.size_bytes)
 
 
 def _to_lossless(outcomes: dict[str, Outcome], target: Target) -> float | None:
-    lossless = outcomes.get(target.plan.removesuffix(", 1 % loss"))
+    lossless = outcomes.get(target.setting.removesuffix(", 1 % loss"))
     clean = lossless.time_us(OURS, target.size_bytes) if lossless else None
-    lossy = outcomes[target.plan].time_us(OURS, target.size_bytes)
+    lossy = outcomes[target.setting].time_us(OURS, target.size_bytes)
     return clean / lossy if clean and lossy else None
 
 
@@ -92,14 +92,14 @@ def measure(names: list[str], repeat: int, say: Callable[[str], None]) -> dict[s
     for name in names:
         say(f"# {name}")
 
-        def row_came(row: Row) -> None:
+        def row_came(row: MeasuredRow) -> None:
             say(
                 f"  {row.backend:<14} {format_size(row.size_bytes):>7} {row.time_us / 1e3:>10.2f} ms  wrong {row.wrong}"
             )
 
         started = time.perf_counter()
         try:
-            outcomes[name] = run(replace(PLANS[name], repeat=repeat), row_came)
+            outcomes[name] = run(replace(SETTINGS[name], repeat=repeat), row_came)
         except ChildError as error:
             say(f"  failed: {error}")
         say(f"  ({time.perf_counter() - started:.0f} s)")
@@ -110,13 +110,13 @@ def table(outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
     """Each target beside what was measured."""
     rows = []
     for target in TARGETS:
-        if target.plan not in outcomes:
+        if target.setting not in outcomes:
             continue
         ratio = target.measure(outcomes, target)
-        outcome = outcomes[target.plan]
+        outcome = outcomes[target.setting]
         rows.append(
             {
-                "setting": target.plan,
+                "setting": target.setting,
                 "size_bytes": target.size_bytes,
                 "ours_us": outcome.time_us(OURS, target.size_bytes),
                 "gloo_us": outcome.time_us(PEER, target.size_bytes),
@@ -133,12 +133,12 @@ def simulated(outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
     """Simulated and measured time of the limited, loss-free settings."""
     rows = []
     for name, outcome in outcomes.items():
-        if outcome.plan.rate_bps is None or outcome.plan.loss:
+        if outcome.measurement.rate_bps is None or outcome.measurement.loss:
             continue
-        for size in outcome.plan.sizes:
+        for size in outcome.measurement.sizes:
             live_us = outcome.time_us(OURS, size)
             if live_us is not None:
-                sim_us = simulated_s(outcome.plan, size) * 1e6
+                sim_us = simulated_s(outcome.measurement, size) * 1e6
                 row = {"setting": name, "size_bytes": size, "simulated_us": sim_us, "live_us": live_us}
                 rows.append({**row, "difference": live_us / sim_us - 1})
     return rows
@@ -173,10 +173,10 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE|-", help="write everything as JSON; - is stdout, alone")
     parser.add_argument("--repeat", type=int, default=0, help="repetitions; 0: by what a size costs")
     options = parser.parse_args()
-    names = [name for name in PLANS if not options.only or any(word in name for word in options.only)]
+    names = [name for name in SETTINGS if not options.only or any(word in name for word in options.only)]
     if os.geteuid() != 0:
         print("not root: the settings with limited links are left out", file=sys.stderr)
-        names = [name for name in names if PLANS[name].rate_bps is None]
+        names = [name for name in names if SETTINGS[name].rate_bps is None]
     outcomes = measure(names, options.repeat, lambda text: print(text, file=sys.stderr, flush=True))
     document = {
         "targets": table(outcomes),

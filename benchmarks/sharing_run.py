@@ -6,8 +6,6 @@ import os
 import secrets
 import sys
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from benchmarks.sharing_rank import BUCKETS
 from paceline.bench import namespaces
 from paceline.bench.processes import ChildError, Children
+from paceline.live.switch_client import ControlError, ControlPlane
 
 HOSTS = 4
 _PORT = 7077
@@ -168,8 +167,8 @@ def _await_switch(star: namespaces.Star, children: Children, name: str, place: s
     with namespaces.entered(star.hub):
         while time.monotonic() < until:
             children.check(name)
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://{place}/metrics", timeout=5).close()
+            with contextlib.suppress(ControlError):
+                ControlPlane.parse(place).text("/healthz")
                 return
             time.sleep(0.1)
     raise ChildError(f"the switch did not come up{children.last_words(name)}")

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,15 +45,6 @@ SEND = (
 
 def exists(name: str) -> bool:
     return Path("/run/netns", name).exists()
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def speed_bps(sender: str, receiver: str, address: str, size_bytes: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline import cli
+from tests.commands.command_line import paceline
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 TIMEOUT_S = 420
@@ -23,10 +23,7 @@ Patch = pytest.MonkeyPatch
 
 def refusal(patch: Patch, captured: Captured, *arguments: str) -> str:
     """The one line of a user's mistake."""
-    patch.setattr(sys, "argv", ["paceline", "bench", "allreduce", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
+    assert paceline(patch, "bench", "allreduce", *arguments) == 2
     streams = captured.readouterr()
     assert streams.out == ""
     assert len(streams.err.splitlines()) == 1, streams.err

@@ -58,7 +58,7 @@ def test_json_of_one_model_in_a_file_beside_the_table(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["bert-bass"], "paceline: unknown model 'bert-bass'; did you mean 'bert-base'?"),
-        (["vgg16", "--json", "/nonexistent/x.json"], "paceline: /nonexistent/x.json: cannot be written"),
+        (["vgg16", "--json", "/dev/null/x.json"], "paceline: /dev/null/x.json: cannot be written"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(

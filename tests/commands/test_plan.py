@@ -4,26 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from paceline import cli
+from tests.commands.command_line import paceline
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = str(ROOT / "examples/plan/cluster.toml")
 JOBS = str(ROOT / "examples/plan/jobs.toml")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["paceline", *arguments])
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
 def test_the_example_shows_table_and_gantt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "plan", "--cluster", CLUSTER, "--jobs", JOBS, "--policy", "sjf-bco,ls") == 0
+    assert paceline(monkeypatch, "plan", "--cluster", CLUSTER, "--jobs", JOBS, "--policy", "sjf-bco,ls") == 0
     out = capsys.readouterr().out
     for text in ("policy", "makespan", "gap to bound", "sjf-bco", "ls", "bert-switch", "█ on one server"):
         assert text in out
@@ -33,7 +24,7 @@ def test_the_example_shows_table_and_gantt(
 def test_json_on_stdout_is_only_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = run(
+    code = paceline(
         monkeypatch, "plan", "--cluster", CLUSTER, "--jobs", JOBS, "--policy", "all", "--budget", "0.1",
         "--json", "-", "--what-if", "servers=+2",
     )  # fmt: skip
@@ -52,7 +43,7 @@ def test_explain_html_and_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     page, data = tmp_path / "out/plan.html", tmp_path / "out/plan.json"
-    code = run(
+    code = paceline(
         monkeypatch, "plan", "--cluster", CLUSTER, "--jobs", JOBS, "--policy", "ls", "--explain", "vgg",
         "--html", str(page), "--json", str(data), "--no-gantt",
     )  # fmt: skip
@@ -68,7 +59,10 @@ def test_a_trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     path = tmp_path / "log.swf"
     path.write_text("".join(f"{i} {i * 10} 0 500 {g} -1 -1 {g} 9 -1 1 1 1 1 1 -1 -1 -1\n"
                             for i, g in enumerate((1, 4, 99, 2), 1)))  # fmt: skip
-    assert run(monkeypatch, "plan", "--cluster", CLUSTER, "--trace", f"swf:{path}", "--objective", "jct") == 0
+    assert (
+        paceline(monkeypatch, "plan", "--cluster", CLUSTER, "--trace", f"swf:{path}", "--objective", "jct")
+        == 0
+    )
     out = capsys.readouterr().out
     assert "3 jobs read; models assigned at random" in out
     assert "1 job left out: more GPUs than the cluster has" in out
@@ -107,7 +101,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     (tmp_path / "empty.csv").write_text("gpus,iterations,backward\n")
     (tmp_path / "negative.csv").write_text("gpus,iterations,backward\n-1,5,1s\n")
     (tmp_path / "unknown.toml").write_text("[[jobs]]\ngpu = 1\niterations = 4\n")
-    assert run(monkeypatch, "plan", *(text.replace("{tmp}", str(tmp_path)) for text in arguments)) == 2
+    assert paceline(monkeypatch, "plan", *(text.replace("{tmp}", str(tmp_path)) for text in arguments)) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
@@ -119,7 +113,7 @@ def test_help_has_examples_and_imports_no_engine(
 ) -> None:
     import subprocess
 
-    assert run(monkeypatch, "plan", "--help") == 0
+    assert paceline(monkeypatch, "plan", "--help") == 0
     assert "paceline plan --cluster" in capsys.readouterr().out
     code = "import sys, paceline.commands.plan; print('numba' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

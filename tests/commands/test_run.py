@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline import cli
-from paceline.launch import session
+from paceline.launch import run as launch
 from paceline.launch.store import Store
+from tests.commands.command_line import paceline
 from tests.launch.scenes import Scene, until
 
 ROOT = Path(__file__).parents[2]
@@ -19,23 +19,14 @@ CLUSTER = str(ROOT / "examples/run/cluster.toml")
 JOBS = str(ROOT / "examples/run/jobs.toml")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["paceline", *arguments])
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
 def test_the_example_runs_and_the_same_files_plan(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert run(monkeypatch, "plan", "--cluster", CLUSTER, "--jobs", JOBS, "--policy", "ls") == 0
+    assert paceline(monkeypatch, "plan", "--cluster", CLUSTER, "--jobs", JOBS, "--policy", "ls") == 0
     capsys.readouterr()
     out = tmp_path / "run"
-    assert run(monkeypatch, "run", JOBS, "--cluster", CLUSTER, "--out", str(out)) == 0
+    assert paceline(monkeypatch, "run", JOBS, "--cluster", CLUSTER, "--out", str(out)) == 0
     said = capsys.readouterr()
     assert "wide    done" in said.out
     assert "\x1b" not in said.out + said.err
@@ -52,7 +43,7 @@ def test_the_example_runs_and_the_same_files_plan(
     assert all(plan["decisions"][0]["reason"] for plan in store.plans())
     store.close()
     # A run that is over can be asked again, and does nothing more.
-    assert run(monkeypatch, "run", "--resume", str(out), "--json", "-") == 0
+    assert paceline(monkeypatch, "run", "--resume", str(out), "--json", "-") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["state"] == "done"
     assert document["makespan_s"] > document["avg_jct_s"] > 0
@@ -65,7 +56,7 @@ def test_a_failure_is_exit_code_1_and_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     scene = Scene(tmp_path, {"s0": 1}).job("a", 1, "exit 4").job("b")
-    assert run(monkeypatch, "run", str(scene.jobs_file), "--cluster", str(scene.cluster_file), "--out",
+    assert paceline(monkeypatch, "run", str(scene.jobs_file), "--cluster", str(scene.cluster_file), "--out",
                str(scene.run_dir), "--json", str(tmp_path / "out.json")) == 1  # fmt: skip
     jobs = json.loads((tmp_path / "out.json").read_text())["jobs"]
     assert [(job["state"], job["exit_code"]) for job in jobs] == [("failed", 4), ("done", 0)]
@@ -90,7 +81,7 @@ def test_mistakes_are_one_line(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     scene = Scene(tmp_path, {"s0": 1}).job("a")
-    code = run(monkeypatch, "run", str(scene.jobs_file), "--out", "run", *arguments)
+    code = paceline(monkeypatch, "run", str(scene.jobs_file), "--out", "run", *arguments)
     err = capsys.readouterr().err
     assert code == 2
     assert f"paceline: {told}" in err
@@ -118,7 +109,7 @@ def test_mistakes_in_the_job_file_name_the_line(
     if "99" in text:
         jobs.write_text(jobs.read_text().replace("gpus = 1\n", ""))
         told = "job 'a' asks for 99 GPUs, the cluster has 5"
-    code = run(monkeypatch, "run", str(jobs), "--cluster", CLUSTER, "--out", str(tmp_path / "run"))
+    code = paceline(monkeypatch, "run", str(jobs), "--cluster", CLUSTER, "--out", str(tmp_path / "run"))
     err = capsys.readouterr().err
     assert code == 2
     assert told in err
@@ -133,12 +124,12 @@ def test_folders_that_cannot_be_used(
     scene = Scene(tmp_path, {"s0": 1}).job("a")
     scene.create()
     again = ["run", str(scene.jobs_file), "--cluster", str(scene.cluster_file), "--out", str(scene.run_dir)]
-    assert run(monkeypatch, *again) == 2
+    assert paceline(monkeypatch, *again) == 2
     assert "holds a run already" in capsys.readouterr().err
-    assert run(monkeypatch, "run", "--resume", str(tmp_path / "empty")) == 2
+    assert paceline(monkeypatch, "run", "--resume", str(tmp_path / "empty")) == 2
     assert "holds no run" in capsys.readouterr().err
-    with session.held_lock(scene.run_dir):
-        assert run(monkeypatch, "run", "--resume", str(scene.run_dir)) == 2
+    with launch.held_lock(scene.run_dir):
+        assert paceline(monkeypatch, "run", "--resume", str(scene.run_dir)) == 2
     assert f"in use by a planner that is alive (process {os.getpid()})" in capsys.readouterr().err
     assert scene.starts() == {}
 
@@ -202,7 +193,7 @@ def test_a_script_with_env_init_works_unchanged(tmp_path: Path) -> None:
 
 def test_nothing_is_found_without_a_cluster_file_but_this_machine(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"s0": 1}).job("a")
-    session.create(scene.jobs_file, "", session.Request(), scene.run_dir)
+    launch.create(scene.jobs_file, "", launch.RunRequest(), scene.run_dir)
     (server,) = scene.rows("servers")
     assert server["name"] == "local"
     assert server["slots"] >= 1

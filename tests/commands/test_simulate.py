@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from paceline import cli
 from paceline.sim.scenario import POLICIES, Scenario
+from tests.commands.command_line import paceline
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples/simulate").glob("*.toml"))
@@ -42,12 +42,7 @@ def small(tmp_path: Path) -> str:
 
 
 def run(patch: Patch, *arguments: str) -> int:
-    patch.setattr(sys, "argv", ["paceline", "simulate", *arguments])
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
+    return paceline(patch, "simulate", *arguments)
 
 
 def refusal(patch: Patch, captured: Captured, *arguments: str) -> str:

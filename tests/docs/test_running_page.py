@@ -1,7 +1,7 @@
 """The page about runs lists what jobs really find, and the codes that the command really gives."""
 
-from paceline.launch.environment import MEANINGS
 from paceline.launch.jobs import RunJob
+from paceline.launch.launchers.protocol import MEANINGS
 from paceline.launch.replan import POLICIES
 from tests.docs.pages import ROOT
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.launch import session
-from paceline.launch.environment import MARK
-from paceline.launch.launchers import processes
+from paceline.launch import run as launch
+from paceline.launch.launchers import supervisor
+from paceline.launch.launchers.protocol import MARK
 from paceline.launch.store import Row, Store
 
 LIMIT_S = 120.0
@@ -57,14 +57,17 @@ class Scene:
         return self
 
     def create(self, **request: Any) -> None:
-        session.create(
-            self.jobs_file, str(self.cluster_file), session.Request(policy="sjf-bco", **request), self.run_dir
+        launch.create(
+            self.jobs_file,
+            str(self.cluster_file),
+            launch.RunRequest(policy="sjf-bco", **request),
+            self.run_dir,
         )
 
     def run(self, **request: Any) -> int:
         """In this process, from the start to the end."""
         self.create(**request)
-        return session.go_on(self.run_dir, Quiet())
+        return launch.go_on(self.run_dir, Quiet())
 
     def planner(self, *more: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
         """A planner of its own process, to be killed."""
@@ -147,7 +150,7 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 def assert_nothing_left(token: str) -> None:
     """No process carries the token any more, or soon none does: the last may just be ending."""
-    wait_for(lambda: not processes.marked(MARK, token), "the end of all processes", 20)
+    wait_for(lambda: not supervisor.marked_processes(MARK, token), "the end of all processes", 20)
 
 
 def ten_jobs(scene: Scene, script: str = "sleep 0.3") -> Scene:

@@ -1,6 +1,11 @@
+import json
 from pathlib import Path
 
-from paceline.launch.jobs import load_run_jobs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.launch import jobs
+from paceline.launch.jobs import ProgressTail, load_run_jobs, parse_progress
 from tests.launch.scenes import Scene
 
 
@@ -9,3 +14,59 @@ def test_jobs_beside_a_switch_are_planned_as_in_network_unless_they_say_otherwis
     assert [each.job.exchange for each in load_run_jobs(scene.jobs_file)] == ["ring", "ring"]
     beside = load_run_jobs(scene.jobs_file, exchange="in-network")
     assert [each.job.exchange for each in beside] == ["in-network", "ring"]
+
+
+def test_a_line_counts_once_it_is_whole(tmp_path: Path) -> None:
+    tail = ProgressTail(tmp_path)
+    log = tmp_path / "rank-0.log"
+    assert tail.read() is None
+    log.write_text('hello\nPACELINE_STATUS {"iteration": 1}\nPACELINE_STATUS {"itera')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (1.0, None, None)
+    assert tail.read() is None
+    with log.open("a") as file:
+        file.write('tion": 2, "rate": 0.5, "path": "custodian", "loss": 3}\n')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path, found.rest) == (2.0, 0.5, "custodian", {"loss": 3})
+
+
+def test_the_file_goes_before_the_log_and_its_last_whole_line_counts(tmp_path: Path) -> None:
+    tail = ProgressTail(tmp_path)
+    (tmp_path / "rank-0.log").write_text('PACELINE_STATUS {"iteration": 1}\n')
+    (tmp_path / "status-0").write_text('{"iteration": 5}\n{"iteration": 6}\n{"itera')
+    found = tail.read()
+    assert found is not None
+    assert found.iteration == 6
+    assert tail.read() is None, "nothing new was said"
+
+
+def test_a_long_log_is_read_to_its_end_and_a_line_without_end_does_not_grow(tmp_path: Path) -> None:
+    tail = ProgressTail(tmp_path)
+    with (tmp_path / "rank-0.log").open("w") as file:
+        for i in range(30_000):
+            file.write(f'a line of padding for the log\nPACELINE_STATUS {{"iteration": {i}}}\n')
+        file.write("x" * (3 * jobs.CHUNK_BYTES))
+    found = tail.read()
+    assert found is not None
+    assert found.iteration == 29_999
+    assert len(tail._rest) <= jobs.LINE_BYTES_MAX
+
+
+@given(
+    st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps)
+)
+def test_anything_is_progress_or_nothing(text: str) -> None:
+    found = parse_progress(text)
+    assert found is None or isinstance(found.all, dict)
+
+
+def test_values_of_other_kinds_are_not_taken() -> None:
+    found = parse_progress('{"iteration": true, "rate": "fast", "path": "a\\nline", "x": 1}')
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (None, None, None)
+    assert parse_progress('{"path": "gloo"}') == jobs.Progress(None, None, "ring", {"path": "gloo"})
+    assert parse_progress('{"rate": NaN}') == jobs.Progress(
+        None, None, None, parse_progress('{"rate": NaN}').all
+    )  # type: ignore[union-attr]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.launch import schema
-from paceline.launch.store import FILE, Store
+from paceline.launch.store import FILE, VERSION, Store
 
 
 def test_what_is_written_is_read_by_another(tmp_path: Path) -> None:
@@ -20,7 +19,7 @@ def test_what_is_written_is_read_by_another(tmp_path: Path) -> None:
         store.event(13.0, "start", "a starts on s0", job="a", reason="r", figures={"remaining_s": 4})
     store.end_placements("a", 1, 15.0)
     reader = Store.open_to_read(tmp_path / "run")
-    assert reader.meta() == {"version": schema.VERSION, "began": 12.5, "policy": "ls"}
+    assert reader.meta() == {"version": VERSION, "began": 12.5, "policy": "ls"}
     assert reader.placements() == [
         {"job": "a", "attempt": 1, "server": "s0", "slots": 2, "gpus": [0, 1], "start": 13.0, "end": 15.0,
          "reason": "r"}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.launch import session, switches
+from paceline.launch import run as launch
+from paceline.launch import switches
 from paceline.launch.store import Store
 from tests.launch.scenes import Scene, assert_nothing_left, finish, kill, wait_for
 
@@ -72,7 +73,7 @@ def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path, monkeypatch
 
 
 def test_what_is_held_for_milliseconds_shows_as_an_average(tmp_path: Path) -> None:
-    switch = switches.Switch(_store(tmp_path), "127.0.0.1:1", "")
+    switch = switches.RunSwitch(_store(tmp_path), "127.0.0.1:1", "")
     figures = {"paceline_slots_used,shard=0": 0.0, switches.SLOT_SECONDS: 5.0}
     assert switch._in_use(10.0, "a", figures) == 0.0
     assert switch._in_use(12.0, "a", {**figures, switches.SLOT_SECONDS: 8.0}) == 1.5
@@ -130,7 +131,7 @@ def test_jobs_find_the_runs_own_switch_even_after_the_planner_was_killed(tmp_pat
 def test_memory_is_for_a_switch_that_the_run_starts() -> None:
     assert switches.default_command("127.0.0.1:1", Path("t"), "1MiB")[-2:] == ["--memory", "1MiB"]
     assert "--memory" not in switches.default_command("127.0.0.1:1", Path("t"))
-    session.check(session.Request(switch="auto", switch_memory="1MiB"))
+    launch.check(launch.RunRequest(switch="auto", switch_memory="1MiB"))
     for switch, memory in (("none", "1MiB"), ("auto", "much")):
         with pytest.raises(UserError, match="--switch-memory"):
-            session.check(session.Request(switch=switch, switch_memory=memory))
+            launch.check(launch.RunRequest(switch=switch, switch_memory=memory))

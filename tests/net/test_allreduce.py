@@ -5,20 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.bench.bandwidth import ideal_s
-from paceline.bench.plan import OURS, Outcome, Plan
+from benchmarks.allreduce_simulated import simulated_s
+from paceline.bench.measurement import OURS, Measurement, Outcome, ideal_s
 from paceline.bench.run import run
-from paceline.bench.simulated import simulated_s
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 SIZE_BYTES = 4_000_000
-PLAN = Plan(workers=3, sizes=(4, SIZE_BYTES), backends=(OURS,), rate_bps=200e6, repeat=3)
+MEASUREMENT = Measurement(workers=3, sizes=(4, SIZE_BYTES), backends=(OURS,), rate_bps=200e6, repeat=3)
 BURST_S = 131_072 * 8 / 200e6
 
 
 @pytest.fixture(scope="module")
 def clean() -> Outcome:
-    return run(PLAN)
+    return run(MEASUREMENT)
 
 
 def test_every_sum_is_right_and_went_through_the_switch(clean: Outcome) -> None:
@@ -37,7 +36,7 @@ def test_simulated_and_live_times_are_of_one_kind(
 ) -> None:
     live_us = clean.time_us(OURS, SIZE_BYTES)
     assert live_us is not None
-    simulated_us = simulated_s(PLAN, SIZE_BYTES) * 1e6
+    simulated_us = simulated_s(MEASUREMENT, SIZE_BYTES) * 1e6
     difference = live_us / simulated_us - 1
     record_property("live_over_simulated", difference)
     with capsys.disabled():
@@ -47,5 +46,7 @@ def test_simulated_and_live_times_are_of_one_kind(
 
 
 def test_sums_are_right_with_loss() -> None:
-    outcome = run(Plan(workers=3, sizes=(SIZE_BYTES,), backends=(OURS,), rate_bps=200e6, loss=0.02, repeat=1))
+    outcome = run(
+        Measurement(workers=3, sizes=(SIZE_BYTES,), backends=(OURS,), rate_bps=200e6, loss=0.02, repeat=1)
+    )
     assert [row.wrong for row in outcome.rows] == [0]

@@ -8,7 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from paceline.core.priority import priority
 from paceline.torch.ddp import PriorityHook
+from paceline.torch.settings import read_settings
 from tests.torch.ranks import Ranks, run_ranks
 
 HERE = "tests.torch.test_ddp"
@@ -90,3 +92,18 @@ def test_a_lost_rank_is_an_error_of_backward(hooked: bool, tmp_path: Path) -> No
         assert ranks.processes[1].wait(100) == -9
         assert ranks.processes[0].wait(100) == 0, ranks.log(0)
     assert "rank 1" in json.loads((tmp_path / "result-0").read_text())["error"]
+
+
+def test_the_hook_follows_the_planner_until_it_is_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "remaining_s"
+    file.write_text("50\n")
+    monkeypatch.setenv("PACELINE_REMAINING_S", "1000")
+    monkeypatch.setenv("PACELINE_REMAINING_FILE", str(file))
+    assert read_settings().remaining_file == str(file)
+    hook = PriorityHook()
+    assert 40 < hook.remaining_s() <= 50
+    assert hook.priority_of(0, True) in {priority(s, 1.0, 0, 1) for s in range(40, 51)}
+    hook.set_remaining(500)
+    assert 490 < hook.remaining_s() <= 500

@@ -1,5 +1,6 @@
-"""The backend's variables: read, checked, and named in mistakes."""
+"""The backend's variables: read, checked, and named in mistakes; and the time that a job has left."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paceline.errors import UserError
-from paceline.torch.settings import read_settings
+from paceline.torch.settings import LEAST_S, LOOK_S, RemainingTime, Settings, read_settings
 
 
 def test_variables(tmp_path: Path) -> None:
@@ -43,3 +44,37 @@ def test_variables(tmp_path: Path) -> None:
 def test_a_mistake_names_its_variable(name: str, text: str) -> None:
     with pytest.raises(UserError, match=name):
         read_settings({name: text})
+
+
+def _tell(file: Path, remaining_s: float, at: float) -> None:
+    file.write_text(f"{remaining_s:.3f}\n")
+    os.utime(file, (at, at))
+
+
+def test_nobody_has_told() -> None:
+    assert RemainingTime(Settings()).seconds() is None
+
+
+def test_without_a_file_the_time_runs_down_from_the_start() -> None:
+    now = [1000.0]
+    remaining = RemainingTime(Settings(remaining_s=60), lambda: now[0])
+    now[0] += 20
+    assert remaining.seconds() == 40
+    now[0] += 1000
+    assert remaining.seconds() == LEAST_S, "a late job is not infinitely urgent"
+
+
+def test_the_planners_word_counts_from_when_it_was_given_and_is_read_again(tmp_path: Path) -> None:
+    now, file = [1000.0], tmp_path / "remaining_s"
+    _tell(file, 100, at=990)
+    remaining = RemainingTime(Settings(remaining_s=60, remaining_file=str(file)), lambda: now[0])
+    assert remaining.seconds() == 90, "written ten seconds ago"
+    _tell(file, 30, at=1000)
+    now[0] += LOOK_S
+    assert remaining.seconds() == 30 - LOOK_S
+    file.unlink()
+    now[0] += 9
+    assert remaining.seconds() == 30 - LOOK_S - 9, "what was known stays"
+    file.write_text("nonsense")
+    now[0] += 5
+    assert remaining.seconds() == 30 - LOOK_S - 14

@@ -1,18 +1,16 @@
-"""One rank of a measurement, a process of its own: `python -m paceline.bench.rank PLAN`, started by `bench.run`.
+"""One rank of a measurement, a process of its own: `python -m paceline.bench.rank MEASUREMENT`, started by `bench.run`.
 
-Rank and rendezvous come in torchrun's variables, the switch in the backend's. All ranks walk through the plan in
+Rank and rendezvous come in torchrun's variables, the switch in the backend's. All ranks go through the sizes in
 step; rank 0 prints one line of JSON a row. A repetition is a batch of all-reduces back to back, as in nccl-tests,
 preceded by a barrier; its time is the slowest rank's. The backends take turns within each repetition, so that
 whatever else happens on the machine meets both.
 """
 
-import http
 import importlib
 import json
 import os
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
@@ -21,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.bench.plan import FLOAT_PATHS, OURS, SPINNING, Plan, Row
+from paceline.bench.measurement import FLOAT_PATHS, OURS, SPINNING, MeasuredRow, Measurement
 from paceline.bench.reference import ITEM_BYTES, TILE, Reference, digest, tile
 
 BATCH_BYTES_MAX = 32_000_000
@@ -48,38 +46,40 @@ Group = Any
 class Rank:
     """This process's groups and numbers."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, measurement: Measurement) -> None:
+        self.measurement = measurement
         self.rank = int(os.environ["RANK"])
-        timeout = timedelta(seconds=plan.timeout_s)
-        default = OURS if OURS in plan.backends else plan.backends[0]
+        timeout = timedelta(seconds=measurement.timeout_s)
+        default = OURS if OURS in measurement.backends else measurement.backends[0]
         if default == OURS:
             import paceline.torch  # noqa: F401 (registers the backend)
         dist.init_process_group(default, timeout=timeout)
         self.control: Group = dist.new_group(backend="gloo", timeout=timeout)
         self.groups: dict[str, Group] = {default: dist.group.WORLD}
-        for name in plan.backends:
+        for name in measurement.backends:
             if name not in self.groups:
                 self.groups[name] = dist.new_group(backend=name, timeout=timeout)
-        self.dtype: torch.dtype = getattr(torch, plan.dtype)
-        length = min(TILE, max(1, max(plan.sizes) // ITEM_BYTES[plan.dtype]))
-        self.tile = torch.from_numpy(tile(self.rank, plan.dtype, length)).to(self.dtype)
-        self.reference = Reference(plan.workers, plan.dtype, length)
+        self.dtype: torch.dtype = getattr(torch, measurement.dtype)
+        length = min(TILE, max(1, max(measurement.sizes) // ITEM_BYTES[measurement.dtype]))
+        self.tile = torch.from_numpy(tile(self.rank, measurement.dtype, length)).to(self.dtype)
+        self.reference = Reference(measurement.workers, measurement.dtype, length)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[MeasuredRow]:
         """Every size with every backend, in turns."""
-        for size in self.plan.sizes:
+        for size in self.measurement.sizes:
             yield from self._measure(size)
 
-    def _measure(self, size_bytes: int) -> Iterator[Row]:
-        count = size_bytes // ITEM_BYTES[self.plan.dtype]
+    def _measure(self, size_bytes: int) -> Iterator[MeasuredRow]:
+        count = size_bytes // ITEM_BYTES[self.measurement.dtype]
         one = torch.empty((1, count), dtype=self.dtype)
-        seconds = {name: self._warm_up(name, one) for name in self.plan.variants()}
+        seconds = {name: self._warm_up(name, one) for name in self.measurement.variants()}
         batch = max(1, int(min(BATCH_MAX, BATCH_BYTES_MAX // one.nbytes, BATCH_S / max(seconds.values()))))
         buffers = torch.empty((batch, count), dtype=self.dtype) if batch > 1 else one
         longest = max(seconds.values()) * len(buffers)
-        repeat = self.plan.repeat or int(min(REPEAT_MAX, max(REPEAT_MIN, self.plan.budget_s / longest)))
-        times: dict[str, list[float]] = {name: [] for name in self.plan.variants()}
+        repeat = self.measurement.repeat or int(
+            min(REPEAT_MAX, max(REPEAT_MIN, self.measurement.budget_s / longest))
+        )
+        times: dict[str, list[float]] = {name: [] for name in self.measurement.variants()}
         wrong = dict.fromkeys(times, 0)
         cpu = dict.fromkeys(times, 0.0)
         for i in range(repeat):
@@ -91,8 +91,8 @@ class Rank:
                 if i in (0, repeat - 1):
                     wrong[name] += self._wrong(name, buffers)
         for name in times:
-            yield Row(
-                *(name, size_bytes, count, self.plan.dtype, self.plan.workers),
+            yield MeasuredRow(
+                *(name, size_bytes, count, self.measurement.dtype, self.measurement.workers),
                 *(tuple(times[name]), wrong[name], cpu[name]),
             )
 
@@ -130,7 +130,7 @@ class Rank:
         work = dist.all_reduce(buffer, group=group, async_op=True)
         assert work is not None
         while not work.is_completed():
-            for _ in range(SPINS):  # pure Python: it gives the interpreter's lock up only when asked to
+            for _ in range(SPINS):  # pure Python: it gives the interpreter's lock up only when told to
                 pass
         work.wait()
 
@@ -150,14 +150,14 @@ class Rank:
             values = (buffer.float() if self.dtype in (torch.bfloat16, torch.float16) else buffer).numpy()
             wrong += self.reference.wrong(values, fixed_point=fixed_point)
             digests.append(digest(values))
-        every: list[Any] = [None] * self.plan.workers
+        every: list[Any] = [None] * self.measurement.workers
         dist.all_gather_object(every, (wrong, digests), group=self.control)
         differing = sum(len({other[1][i] for other in every}) - 1 for i in range(len(buffers)))
         return int(sum(other[0] for other in every) + differing)
 
     def status(self) -> dict[str, Any]:
         """What our backend says of itself; nothing where it is not measured."""
-        if OURS not in self.plan.backends:
+        if OURS not in self.measurement.backends:
             return {}
         backend: Any = importlib.import_module("paceline.torch")
         return dict(backend.status()[0])
@@ -176,25 +176,27 @@ class Rank:
 
 def wait_for_switch(address: str, timeout_s: float) -> None:
     """Return when the switch is healthy; a backend that does not find it would go on without."""
+    from paceline.live.switch_client import ControlError, ControlPlane
+
+    control = ControlPlane.parse(address)
     until = time.monotonic() + timeout_s
     while True:
         try:
-            with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as answer:
-                if answer.status == http.HTTPStatus.OK:
-                    return
-        except OSError as error:
+            control.text("/healthz")
+            return
+        except ControlError as error:
             if time.monotonic() > until:
-                raise SystemExit(f"the switch at {address} is not up: {error}") from None
+                raise SystemExit(f"the switch is not up: {error}") from None
         time.sleep(0.2)
 
 
 def main(arguments: list[str], write: Callable[[str], object] = sys.stdout.write) -> None:
-    """Take part in the plan; rank 0 writes the rows."""
+    """Take part in the measurement; rank 0 writes the rows."""
     torch.set_num_threads(1)
-    plan = Plan.from_json(arguments[0])
-    if OURS in plan.backends:
+    measurement = Measurement.from_json(arguments[0])
+    if OURS in measurement.backends:
         wait_for_switch(os.environ["PACELINE_SWITCH"], SWITCH_TIMEOUT_S)
-    rank = Rank(plan)
+    rank = Rank(measurement)
     for row in rank.rows():
         if rank.rank == 0:
             write(json.dumps({"row": asdict(row)}) + "\n")

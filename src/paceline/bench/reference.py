@@ -22,9 +22,6 @@ SIGNIFICANT_BITS = {"float32": 24, "bfloat16": 8, "float16": 11, "int32": 31}
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
 INT_MAX = 2**20
 """Of a rank's integers: 64 of them add up without overflow."""
-_BLOCK = 1 << 20
-
-Exact = npt.NDArray[np.float64]
 
 
 def tile(rank: int, dtype: str, length: int) -> npt.NDArray[Any]:
@@ -50,7 +47,7 @@ class Reference:
     def __init__(self, ranks: int, dtype: str, length: int) -> None:
         self.dtype = dtype
         self.length = length
-        self.sum: Exact = np.zeros(length)
+        self.sum: npt.NDArray[np.float64] = np.zeros(length)
         magnitude = np.zeros(length)
         exponent = -1000
         for rank in range(ranks):

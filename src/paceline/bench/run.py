@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from paceline.bench import namespaces
-from paceline.bench.plan import HOST, OURS, Outcome, Plan, Row
+from paceline.bench.measurement import HOST, OURS, MeasuredRow, Measurement, Outcome
 from paceline.bench.processes import ChildError, Children
 from paceline.compile.cache import is_on_disk
 from paceline.ports import free_port
@@ -33,52 +33,58 @@ Command = Callable[[list[str]], list[str]]
 
 
 @dataclass(frozen=True)
-class Place:
+class Testbed:
     """Where ranks and switch run."""
 
     switch: str
     """The switch's address."""
     control_port: int
     addresses: tuple[str, ...]
+    """Of the ranks."""
     device: str
+    """The network interface that Gloo is to use."""
     port: int
     """Of the ranks' rendezvous, at the first rank."""
     in_switch: Command
+    """Makes a command one that runs where the switch is."""
     in_rank: tuple[Command, ...]
+    """The same for each rank."""
 
 
-def run(plan: Plan, report: Callable[[Row], None] = lambda row: None) -> Outcome:
+def run(measurement: Measurement, report: Callable[[MeasuredRow], None] = lambda row: None) -> Outcome:
     """Measure; `report` gets each row as it comes. A failure is a `ChildError`."""
-    outcome = Outcome(plan)
-    with _place(plan) as place, Children() as children:
-        if OURS in plan.backends:
-            _start_switch(children, plan, place)
-            _compile(children, plan)
-        output = _start_ranks(children, plan, place)
+    outcome = Outcome(measurement)
+    with _testbed(measurement) as testbed, Children() as children:
+        if OURS in measurement.backends:
+            _start_switch(children, measurement, testbed)
+            _compile(children, measurement)
+        output = _start_ranks(children, measurement, testbed)
         for message in _messages(children, output):
             if "row" in message:
-                row = Row(**{**message["row"], "times_us": tuple(message["row"]["times_us"])})
+                row = MeasuredRow(**{**message["row"], "times_us": tuple(message["row"]["times_us"])})
                 outcome.rows.append(row)
                 report(row)
             else:
                 outcome.status = message["status"]
-        for i in range(plan.workers):
+        for i in range(measurement.workers):
             children.wait(f"rank {i}", END_TIMEOUT_S)
     return outcome
 
 
 @contextlib.contextmanager
-def _place(plan: Plan) -> Iterator[Place]:
-    if plan.rate_bps is None:
-        alike = tuple(_as_it_is for _ in range(plan.workers))
-        addresses = ("127.0.0.1",) * plan.workers
-        yield Place("127.0.0.1", free_port(plan.shards), addresses, "lo", free_port(), _as_it_is, alike)
+def _testbed(measurement: Measurement) -> Iterator[Testbed]:
+    if measurement.rate_bps is None:
+        alike = tuple(_as_it_is for _ in range(measurement.workers))
+        addresses = ("127.0.0.1",) * measurement.workers
+        yield Testbed(
+            "127.0.0.1", free_port(measurement.shards), addresses, "lo", free_port(), _as_it_is, alike
+        )
         return
-    with namespaces.star(plan.workers, plan.rate_bps, mtu=plan.mtu) as star:
-        yield Place(
+    with namespaces.star(measurement.workers, measurement.rate_bps, mtu=measurement.mtu) as star:
+        yield Testbed(
             switch=star.hub_address,
             control_port=CONTROL_PORT,
-            addresses=tuple(star.address(i) for i in range(plan.workers)),
+            addresses=tuple(star.address(i) for i in range(measurement.workers)),
             device=namespaces.DEVICE,
             port=RENDEZVOUS_PORT,
             in_switch=_within(star.hub),
@@ -94,50 +100,57 @@ def _within(namespace: str) -> Command:
     return lambda command: namespaces.inside(namespace, command)
 
 
-def _start_switch(children: Children, plan: Plan, place: Place) -> None:
+def _start_switch(children: Children, measurement: Measurement, testbed: Testbed) -> None:
     token = children.folder / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(16), encoding="utf-8")
     command = [sys.executable, "-c", "from paceline.cli import main; main()", "switch"]
-    command += ["--listen", f"{place.switch}:{place.control_port}"]
-    command += ["--token-file", str(token), "--policy", plan.policy, "--shards", str(plan.shards)]
-    if plan.memory:
-        command += ["--memory", plan.memory]
-    if plan.loss:
-        command += ["--drop", str(plan.loss)]
-    children.start("switch", place.in_switch(command), dict(os.environ))
+    command += ["--listen", f"{testbed.switch}:{testbed.control_port}"]
+    command += [
+        "--token-file",
+        str(token),
+        "--policy",
+        measurement.policy,
+        "--shards",
+        str(measurement.shards),
+    ]
+    if measurement.memory:
+        command += ["--memory", measurement.memory]
+    if measurement.loss:
+        command += ["--drop", str(measurement.loss)]
+    children.start("switch", testbed.in_switch(command), dict(os.environ))
 
 
-def _compile(children: Children, plan: Plan) -> None:
+def _compile(children: Children, measurement: Measurement) -> None:
     """Let one process compile the agent where that has not been done; all ranks at once would take much longer."""
     from paceline.live.agent import loop as agent_loop
 
-    if plan.expected_path() == HOST or is_on_disk(agent_loop.run):
+    if measurement.expected_path() == HOST or is_on_disk(agent_loop.run):
         return
     print("paceline: compiling the agent, once (a minute or more) ...", file=sys.stderr, flush=True)
     children.start("compiler", [sys.executable, "-m", "paceline.live.agent.warm"], dict(os.environ))
     children.wait("compiler", START_TIMEOUT_S)
 
 
-def _start_ranks(children: Children, plan: Plan, place: Place) -> IO[bytes]:
+def _start_ranks(children: Children, measurement: Measurement, testbed: Testbed) -> IO[bytes]:
     output: IO[bytes] | None = None
-    for i in range(plan.workers):
+    for i in range(measurement.workers):
         environment = {
             **os.environ,
             "RANK": str(i),
-            "WORLD_SIZE": str(plan.workers),
-            "LOCAL_RANK": str(i if plan.rate_bps is None else 0),
-            "LOCAL_WORLD_SIZE": str(plan.workers if plan.rate_bps is None else 1),
-            "MASTER_ADDR": place.addresses[0],
-            "MASTER_PORT": str(place.port),
+            "WORLD_SIZE": str(measurement.workers),
+            "LOCAL_RANK": str(i if measurement.rate_bps is None else 0),
+            "LOCAL_WORLD_SIZE": str(measurement.workers if measurement.rate_bps is None else 1),
+            "MASTER_ADDR": testbed.addresses[0],
+            "MASTER_PORT": str(testbed.port),
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": place.device,
-            "PACELINE_HOST_REDUCE": "1" if plan.host_reduce else "0",
+            "GLOO_SOCKET_IFNAME": testbed.device,
+            "PACELINE_HOST_REDUCE": "1" if measurement.host_reduce else "0",
         }
-        if OURS in plan.backends:
-            environment["PACELINE_SWITCH"] = f"{place.switch}:{place.control_port}"
+        if OURS in measurement.backends:
+            environment["PACELINE_SWITCH"] = f"{testbed.switch}:{testbed.control_port}"
             environment["PACELINE_TOKEN"] = (children.folder / "token").read_text(encoding="utf-8")
-        command = place.in_rank[i]([sys.executable, "-m", "paceline.bench.rank", plan.to_json()])
+        command = testbed.in_rank[i]([sys.executable, "-m", "paceline.bench.rank", measurement.to_json()])
         stream = children.start(f"rank {i}", command, environment, pipe=i == 0)
         output = output or stream
     assert output is not None

@@ -7,10 +7,7 @@ from paceline.commands.bench import allreduce as bench_allreduce
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.report import report as report_command
-from paceline.commands.reproduce_esa import esa as reproduce_esa
-from paceline.commands.reproduce_joint import joint as reproduce_joint
-from paceline.commands.reproduce_sa_atp import sa_atp as reproduce_sa_atp
-from paceline.commands.reproduce_sjf_bco import sjf_bco as reproduce_sjf_bco
+from paceline.commands.reproduce import esa, joint, sa_atp, sjf_bco
 from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
 from paceline.commands.switch import switch as switch_command
@@ -24,10 +21,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "switch": switch_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
-    "esa": reproduce_esa,
-    "joint": reproduce_joint,
-    "sa-atp": reproduce_sa_atp,
-    "sjf-bco": reproduce_sjf_bco,
+    "esa": esa,
+    "joint": joint,
+    "sa-atp": sa_atp,
+    "sjf-bco": sjf_bco,
 }
 BENCHMARKS: dict[str, Callable[..., Any]] = {
     "allreduce": bench_allreduce,

@@ -3,13 +3,14 @@
 import contextlib
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.commands.output import write_json
+
 if TYPE_CHECKING:
-    from paceline.bench.plan import Outcome, Plan, Row
+    from paceline.bench.measurement import MeasuredRow, Measurement, Outcome
 
 HELP = """Measure all_reduce through a switch as a training script gets it, and Gloo in the same run.
 
@@ -79,13 +80,12 @@ def allreduce(
         str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
     ] = "",
 ) -> None:
-    from paceline.bench.plan import Plan
-    from paceline.bench.sizes import parse_sizes
+    from paceline.bench.measurement import Measurement, parse_sizes
     from paceline.errors import EXIT_FAILED
 
     _check_torch()
     known = _one_of("--dtype", dtype, TYPES)
-    plan = Plan(
+    measurement = Measurement(
         workers=workers,
         sizes=_whole(parse_sizes(sizes), known),
         backends=_backends(backend, peer),
@@ -99,9 +99,9 @@ def allreduce(
         spin=spin,
         repeat=repeat,
     )
-    outcome = _run(plan, quiet=json_file == "-")
+    outcome = _run(measurement, quiet=json_file == "-")
     if json_file:
-        _write_json(json_file, outcome)
+        write_json(json_file, outcome.to_json())
     if json_file != "-":
         _show_ratios(outcome)
     if outcome.trouble():
@@ -163,16 +163,16 @@ def _whole(sizes: tuple[int, ...], dtype: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(item, size // item * item) for size in sizes))
 
 
-def _run(plan: "Plan", quiet: bool) -> "Outcome":
+def _run(measurement: "Measurement", quiet: bool) -> "Outcome":
     from paceline.bench.processes import ChildError
     from paceline.bench.run import run
     from paceline.errors import EXIT_FAILED
 
     if not quiet:
-        _show_head(plan)
+        _show_head(measurement)
     try:
         with _sigterm_as_interrupt():
-            return run(plan, (lambda row: None) if quiet else _show_row)
+            return run(measurement, (lambda row: None) if quiet else _show_row)
     except ChildError as error:
         typer.echo(f"paceline: bench allreduce: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
@@ -195,15 +195,19 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 _FORMAT = "{:>12} {:>12} {:>9} {:>6} {:>14} {:>12} {:>9} {:>9} {:>7}"
 
 
-def _show_head(plan: "Plan") -> None:
+def _show_head(measurement: "Measurement") -> None:
     from paceline.units import format_rate
 
-    links = f"links of {format_rate(plan.rate_bps)}" if plan.rate_bps else "loopback"
-    ours = f", switch: {plan.policy}, {plan.shards} shard(s)" if "paceline" in plan.backends else ""
-    typer.echo(f"# {plan.workers} workers, {links}{ours}; time: median of the slowest rank's")
-    if plan.loss:
+    links = f"links of {format_rate(measurement.rate_bps)}" if measurement.rate_bps else "loopback"
+    ours = (
+        f", switch: {measurement.policy}, {measurement.shards} shard(s)"
+        if "paceline" in measurement.backends
+        else ""
+    )
+    typer.echo(f"# {measurement.workers} workers, {links}{ours}; time: median of the slowest rank's")
+    if measurement.loss:
         typer.echo(
-            f"# our switch drops {plan.loss:.2%} of its packets on purpose; Gloo's packets are not dropped"
+            f"# our switch drops {measurement.loss:.2%} of its packets on purpose; Gloo's packets are not dropped"
         )
     typer.echo(
         _FORMAT.format("size", "count", "type", "redop", "backend", "time", "algbw", "busbw", "#wrong")
@@ -211,7 +215,7 @@ def _show_head(plan: "Plan") -> None:
     typer.echo(_FORMAT.format("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""))
 
 
-def _show_row(row: "Row") -> None:
+def _show_row(row: "MeasuredRow") -> None:
     values = row.to_json()
     typer.echo(
         _FORMAT.format(
@@ -239,13 +243,3 @@ def _show_ratios(outcome: "Outcome") -> None:
         typer.echo(
             "# busbw of a sum inside the network can exceed the link's rate: every byte crosses a link once"
         )
-
-
-def _write_json(where: str, outcome: "Outcome") -> None:
-    import json
-
-    text = json.dumps(outcome.to_json(), indent=1)
-    if where == "-":
-        typer.echo(text)
-    else:
-        Path(where).write_text(text + "\n", encoding="utf-8")

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from paceline.commands.output import write_json
+
 if TYPE_CHECKING:
     from paceline.sim.models import ModelProfile
 
@@ -19,7 +21,7 @@ def models(
 
     chosen = [profile(name)] if name else [profile(known) for known in NAMES]
     if json_file:
-        _write(json_file, _as_json(chosen[0], layers=True) if name else _listing(chosen))
+        write_json(json_file, _as_json(chosen[0], layers=True) if name else _listing(chosen))
     if json_file == "-":
         return
     if name:
@@ -61,22 +63,6 @@ def _as_json(model: "ModelProfile", layers: bool) -> dict[str, Any]:
             )
         ]
     return summary
-
-
-def _write(file: str, data: dict[str, Any]) -> None:
-    import json
-    from pathlib import Path
-
-    from paceline.errors import UserError
-
-    text = json.dumps(data, indent=2)
-    if file == "-":
-        typer.echo(text)
-        return
-    try:
-        Path(file).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot be written: {error.strerror or error}", place=file) from None
 
 
 def _print_models(profiles: "list[ModelProfile]") -> None:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from paceline.commands.output import page_console, print_table, write_json
+
 if TYPE_CHECKING:
     from paceline.schedule.inputs.jobs import Job
     from paceline.schedule.inputs.sources import ClusterSource
@@ -93,7 +95,7 @@ def plan(
             "what_if": changed_json,
             "explanation": explained,
         }
-        _write_json(json_file, document)
+        write_json(json_file, document)
     if html is not None:
         output.write_page(html, schedules, objective, rows, remarks, explained)
     if json_file != "-":
@@ -177,18 +179,6 @@ def _run(
     ]
 
 
-def _write_json(where: str, document: object) -> None:
-    import json
-
-    text = json.dumps(document, indent=1)
-    if where == "-":
-        typer.echo(text)
-        return
-    path = Path(where)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
 def _show(
     schedules: "list[Schedule]",
     best: "Schedule",
@@ -198,14 +188,11 @@ def _show(
     gantt: bool,
     html: Path | None,
 ) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from paceline.report import plan as output
     from paceline.report.gantt import text_gantt
     from paceline.units import format_seconds
 
-    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    console = page_console(110)
     for remark in remarks:
         console.print(remark, style="dim", markup=False)
     problem = best.problem
@@ -214,32 +201,16 @@ def _show(
         f" {problem.cluster.gpus_total} GPUs; no schedule ends before {format_seconds(best.lower_bound_s)}"
         f" ({best.bound_by})"
     )
-    _table(console, Table(box=None, pad_edge=False), output.COLUMNS, [output.row(s) for s in schedules], 1)
+    print_table(console, output.COLUMNS, [output.row(s) for s in schedules])
     if gantt:
         console.print(f"\n{best.policy}:", style="bold")
         console.print(text_gantt(best, min(console.width, 140)), markup=False, soft_wrap=True)
     if what_if:
         console.print("\nWhat if:", style="bold")
-        _table(console, Table(box=None, pad_edge=False), output.WHAT_IF_COLUMNS, what_if, 2)
+        print_table(console, output.WHAT_IF_COLUMNS, what_if, texts=2)
     if explained:
         console.print()
         for line in explained:
             console.print(line, markup=False)
     if html is not None:
         console.print(f"\npage: {html}", markup=False)
-
-
-def _table(
-    console: object, table: object, columns: tuple[str, ...], rows: list[list[str]], texts: int
-) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    assert isinstance(console, Console)
-    assert isinstance(table, Table)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < texts else "right")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table)

@@ -1,9 +1,18 @@
 """`paceline run`: plan a list of jobs, launch each where the plan puts it, watch, plan anew, collect."""
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from paceline.commands.output import page_console, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.launch.store import Row, Store
 
 HELP = """Run a list of jobs: plan, launch each on the slots that the plan gives it, watch, plan anew.
 
@@ -24,6 +33,8 @@ Examples:
 
   paceline run jobs.toml --switch auto --switch-memory 1MiB
 """
+COLUMNS = ("job", "state", "servers", "iteration", "rate", "path", "expected end")
+_STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "starting": "cyan"}
 
 
 def run(
@@ -56,12 +67,11 @@ def run(
     ] = "",
 ) -> None:
     import shlex
-    import time
 
     from rich.console import Console
 
     from paceline.errors import UserError
-    from paceline.launch import session, show
+    from paceline.launch import run as launch
     from paceline.launch.store import Store
 
     if (jobs is None) == (resume is None):
@@ -71,31 +81,150 @@ def run(
     else:
         assert jobs is not None
         folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-        request = session.Request(
+        request = launch.RunRequest(
             launcher, policy, objective, switch, switch_memory, seed, grace, patience, address,
             tuple(shlex.split(sbatch)),
         )  # fmt: skip
-        session.create(jobs, cluster, request, folder)
+        launch.create(jobs, cluster, request, folder)
     console = Console(stderr=True)
-    watcher: show.LiveTable | show.Lines = show.LiveTable(console) if console.is_terminal else show.Lines()
+    watcher: LiveTable | EventLines = LiveTable(console) if console.is_terminal else EventLines()
     try:
-        code = session.go_on(folder, watcher)
+        code = launch.go_on(folder, watcher)
     finally:
         watcher.close()
     store = Store.open_to_read(folder)
-    document = show.summary(store)
-    if json_file == "-":
-        typer.echo(session.as_text(document))
-    else:
-        if json_file:
-            path = Path(json_file)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(session.as_text(document) + "\n", encoding="utf-8")
-        page = Console(width=None if Console().is_terminal else 110, highlight=False)
-        page.print(show.table(store, store.jobs(), time.time()))
+    if json_file:
+        write_json(json_file, _summary(store))
+    if json_file != "-":
+        page = page_console(110)
+        page.print(_job_table(store, store.jobs(), time.time()))
         page.print(f"\nstate and logs: {folder}", markup=False, soft_wrap=True)
     store.close()
     raise typer.Exit(code)
 
 
 run.__doc__ = HELP
+
+
+class EventLines:
+    """Watches a run by one line an event on standard error, for logs and pipes."""
+
+    def event(self, row: "Row") -> None:
+        reason = f" ({row['reason']})" if row["reason"] else ""
+        clock = time.strftime("%H:%M:%S", time.localtime(row["time"]))
+        typer.echo(f"{clock} {row['kind']}: {row['text']}{reason}".replace("\n", " "), err=True)
+
+    def tick(self, store: "Store", now: float) -> None:
+        """Nothing between events."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LiveTable:
+    """Watches a run by a table that is drawn anew, with the last events below it."""
+
+    def __init__(self, console: "Console", events: int = 6, redraw_s: float = 0.25) -> None:
+        from rich.live import Live
+
+        self._last: list[Row] = []
+        self._events, self._redraw_s, self._drawn = events, redraw_s, 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def event(self, row: "Row") -> None:
+        self._last = [*self._last, row][-self._events :]
+
+    def tick(self, store: "Store", now: float) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        if now - self._drawn < self._redraw_s:
+            return
+        self._drawn = now
+        rows = _rows_in_view(store.jobs(), max(5, self._live.console.height - self._events - 4))
+        below = [Text(f"{row['text']}  {row['reason']}", style="dim", no_wrap=True) for row in self._last]
+        self._live.update(Group(_job_table(store, rows, now), *below), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def _rows_in_view(rows: "list[Row]", most: int) -> "list[Row]":
+    """The rows that fit the screen: what runs comes before what waits, and that before what has ended."""
+    order = {"running": 0, "starting": 0, "failed": 1, "waiting": 2, "pending": 3, "stopped": 4, "done": 5}
+    kept = sorted(rows, key=lambda row: (order[row["state"]], row["position"]))[:most]
+    return sorted(kept, key=lambda row: row["position"])
+
+
+def _job_table(store: "Store", rows: "list[Row]", now: float) -> "Table":
+    """The jobs as they are now."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    servers: dict[tuple[str, int], list[str]] = {}
+    for row in store.placements():
+        servers.setdefault((row["job"], row["attempt"]), []).append(f"{row['server']}:{row['slots']}")
+    table = Table(box=None, pad_edge=False)
+    for i, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if i in (3, 4, 6) else "left", no_wrap=True)
+    for row in rows:
+        cells = _cells(row, " ".join(servers.get((row["name"], row["attempt"]), [])), now)
+        table.add_row(*(escape(cell) for cell in cells), style=_STYLES.get(row["state"], ""))
+    return table
+
+
+def _cells(row: "Row", servers: str, now: float) -> list[str]:
+    from paceline.units import format_seconds
+
+    iteration = "" if row["iteration"] is None else f"{row['iteration']:.0f}/{row['iterations']:.0f}"
+    rate = "" if row["rate"] is None else f"{row['rate']:.3g}/s"
+    left = ""
+    if row["state"] == "running" and row["expected_end"] is not None:
+        late = row["expected_end"] <= now
+        left = "overdue" if late else f"in {format_seconds(round(row['expected_end'] - now, 1))}"
+    return [row["name"], row["state"], servers, iteration, rate, row["path"] or "", left]
+
+
+def _summary(store: "Store") -> dict[str, Any]:
+    """The run as plain data, for `--json`."""
+    meta = store.meta()
+    slots: dict[tuple[str, int], dict[str, int]] = {}
+    for row in store.placements():
+        slots.setdefault((row["job"], row["attempt"]), {})[row["server"]] = row["slots"]
+    jobs = []
+    for row in store.jobs():
+        folder = store.folder / "attempts" / f"{row['name']}.{row['attempt']}"
+        start_s, end_s = (_since(meta["began"], row[key]) for key in ("started", "ended"))
+        jobs.append(
+            {
+                "name": row["name"],
+                "state": row["state"],
+                "exit_code": row["exit_code"],
+                "attempts": row["attempt"],
+                "servers": slots.get((row["name"], row["attempt"]), {}),
+                "arrival_s": row["arrival_s"],
+                "start_s": start_s,
+                "end_s": end_s,
+                "jct_s": None if end_s is None else end_s - row["arrival_s"],
+                "progress": row["progress"],
+                "reason": row["reason"],
+                "logs": sorted(str(path) for path in folder.glob("rank-*.log")),
+            }
+        )
+    completion_s = [job["jct_s"] for job in jobs if job["state"] == "done" and job["jct_s"] is not None]
+    return {
+        "run_dir": str(store.folder),
+        "run_id": meta["run_id"],
+        "state": meta["state"],
+        "launcher": meta["launcher"],
+        "policy": meta["policy"],
+        "makespan_s": max((job["end_s"] for job in jobs if job["end_s"] is not None), default=None),
+        "avg_jct_s": sum(completion_s) / len(completion_s) if completion_s else None,
+        "plans": len(store.plans()),
+        "jobs": jobs,
+    }
+
+
+def _since(began: float, when: float | None) -> float | None:
+    return None if when is None else when - began

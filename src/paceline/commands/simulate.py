@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.commands.output import page_console, print_table, write_json
+
 if TYPE_CHECKING:
     from paceline.errors import UserError
     from paceline.sim.results import RunResult
@@ -71,7 +73,8 @@ def simulate(
     _check_scenario(scenario, loaded, names, overrides)
     results = _run(loaded, names, check)
     if json_file:
-        _write_json(json_file, loaded, results)
+        policies = {result.policy: result.to_dict() for result in results}
+        write_json(json_file, {"scenario": loaded.name, "seed": loaded.seed, "policies": policies})
     if html is not None:
         from paceline.report.simulation import write_page
 
@@ -198,21 +201,6 @@ def _run(scenario: "Scenario", names: list[str], check: bool) -> "list[RunResult
     return results
 
 
-def _write_json(where: str, scenario: "Scenario", results: "list[RunResult]") -> None:
-    import json
-
-    document = {
-        "scenario": scenario.name,
-        "seed": scenario.seed,
-        "policies": {result.policy: result.to_dict() for result in results},
-    }
-    text = json.dumps(document, indent=1)
-    if where == "-":
-        typer.echo(text)
-    else:
-        Path(where).write_text(text + "\n", encoding="utf-8")
-
-
 def _command(path: Path, names: list[str], overrides: tuple[str, ...], seed: int, check: bool) -> str:
     """The command line that repeats this run, whatever the scenario's defaults become."""
     import shlex
@@ -224,27 +212,25 @@ def _command(path: Path, names: list[str], overrides: tuple[str, ...], seed: int
 
 
 def _show(results: "list[RunResult]", html: Path | None) -> None:
-    from rich.console import Console
-
     from paceline.report import simulation as report
 
-    console = Console(width=None if Console().is_terminal else 140, highlight=False)
+    console = page_console(140)
     best_s = report.best_jct_s(results)
     checked = any(result.exact is not None for result in results)
     rows = [report.row(result, best_s) for result in results]
     shown = [name for name in report.COLUMNS if checked or name != "exact"]
     if console.width >= WIDE:
-        _table(console, shown, _chosen(report.COLUMNS, rows, shown))
+        print_table(console, shown, _chosen(report.COLUMNS, rows, shown))
     else:
         outcome = [name for name in shown if name not in SWITCH_COLUMNS]
-        _table(console, outcome, _chosen(report.COLUMNS, rows, outcome))
+        print_table(console, outcome, _chosen(report.COLUMNS, rows, outcome))
         console.print("\nIn the switches:", style="bold")
-        _table(
+        print_table(
             console, ["policy", *SWITCH_COLUMNS], _chosen(report.COLUMNS, rows, ["policy", *SWITCH_COLUMNS])
         )
     if len(results[0].jobs) <= JOBS_SHOWN_MAX:
         console.print("\nCompletion time of each job:", style="bold")
-        _table(console, ["job", *(result.policy for result in results)], report.job_rows(results))
+        print_table(console, ["job", *(result.policy for result in results)], report.job_rows(results))
     for result in results:
         _show_stragglers(console, result)
         if result.failed:
@@ -266,22 +252,10 @@ def _show_stragglers(console: Any, result: "RunResult") -> None:
         console.print(f"\nStragglers under {result.policy}:", style="bold", markup=False)
         rows = report.straggler_rows(result, DECISIONS_SHOWN_MAX)
         if rows:
-            _table(console, ["time", "job", "worker", "what", "why"], rows)
+            print_table(console, ["time", "job", "worker", "what", "why"], rows)
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
 
 
 def _chosen(columns: tuple[str, ...], rows: list[list[str]], names: list[str]) -> list[list[str]]:
     return [[row[columns.index(name)] for name in names] for row in rows]
-
-
-def _table(console: Any, columns: list[str], rows: list[list[str]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(escape(column), justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table)

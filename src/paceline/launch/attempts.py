@@ -8,40 +8,41 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from paceline.launch.environment import job_environment
-from paceline.launch.jobs import RunJob
+from paceline.launch.jobs import Progress, ProgressTail, RunJob
 from paceline.launch.launchers.protocol import (
+    EngineHandle,
     GoneError,
     Launcher,
     Observation,
-    Open,
+    OpenAttempt,
     RefusedError,
     Share,
     Task,
+    job_environment,
 )
-from paceline.launch.progress import Progress, Tail
-from paceline.launch.replan import Decision
-from paceline.launch.store import Store
+from paceline.launch.replan import JobDecision
+from paceline.launch.store import Store, Tell
 from paceline.schedule.inputs.cluster import Cluster
 
-Tell = Callable[..., None]
-"""`tell(now, kind, text, job=..., reason=..., figures=...)`: an event, to disk and to whoever watches."""
 RENEW_S = 2.0
 """How often a job's own progress renews the time that it is expected to need, between two plans."""
 
 
 @dataclass
-class Watched(Open):
+class Watched(OpenAttempt):
     """An attempt that has not ended, as the planner remembers it."""
 
     run_job: RunJob = field(kw_only=True)
     state: str = field(kw_only=True)
+    """As in the table `attempts`."""
     since: float = field(kw_only=True)
+    """When it was released, or began to run after a time in the engine's queue."""
     expected_s: float = field(kw_only=True)
-    tail: Tail = field(kw_only=True)
+    """The time that the plan gave it."""
+    tail: ProgressTail = field(kw_only=True)
     progress: Progress | None = None
+    """The last that it told."""
     stopping: str = ""
     """Why it was asked to stop; empty if it was not."""
     renewed: float = 0.0
@@ -56,7 +57,7 @@ class Watched(Open):
         return tuple(gpu for share in self.task.shares for gpu in share.gpus)
 
     def iterations_left(self, now: float) -> float:
-        """By its own word; else by the time that the plan gave it. Never nothing: it still runs."""
+        """By its own progress; else by the time that the plan gave it. Never nothing: it still runs."""
         total = self.run_job.job.iterations
         if self.progress is not None and self.progress.iteration is not None:
             left = total - self.progress.iteration
@@ -99,7 +100,9 @@ class Attempts:
         self.open: dict[str, Watched] = {}
         """By token."""
 
-    def start(self, decision: Decision, now: float, switch: str, switch_token: str, grace_s: float) -> None:
+    def start(
+        self, decision: JobDecision, now: float, switch: str, switch_token: str, grace_s: float
+    ) -> None:
         """Write the intent; `advance` does the rest."""
         run_job = self.jobs[decision.job]
         attempt = int(self.store.job(decision.job)["attempt"]) + 1
@@ -148,9 +151,9 @@ class Attempts:
         )
 
     def _watched(
-        self, task: Task, state: str, since: float, expected_s: float, handle: dict[str, Any]
+        self, task: Task, state: str, since: float, expected_s: float, handle: EngineHandle
     ) -> Watched:
-        tail = Tail(Path(task.folder))
+        tail = ProgressTail(Path(task.folder))
         return Watched(
             task,
             handle,
@@ -242,7 +245,7 @@ class Attempts:
             return
         before, watched.progress = watched.progress, found
         if found.iteration is not None and found.rate and now - watched.renewed >= RENEW_S:
-            # A plan's word is the model's; between two plans the job's own pace is nearer the truth.
+            # A plan's figure is the model's; between two plans the job's own pace is nearer the truth.
             remaining_s = watched.iterations_left(now) / found.rate
             watched.tell_remaining(remaining_s, now)
             self.store.update_job(watched.name, expected_end=now + remaining_s)
@@ -272,7 +275,7 @@ class Attempts:
             self._end(watched, "stopped", None, "never given to the launcher", now)
 
     def give_up(self, watched: Watched, why: str, now: float) -> None:
-        """A queued attempt whose server went down: take it back, it ran not a line."""
+        """A queued attempt whose server went down: take it back before it runs."""
         watched.stopping = why
         self.launcher.stop(watched.task, watched.handle)
         self._end(watched, "lost", None, why, now)

@@ -7,34 +7,89 @@ given. `run` returns the exit code: 0 all done, 1 some job failed, 130 interrupt
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from threading import Event
+from typing import Protocol
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, UserError
 from paceline.launch.attempts import Attempts, Ended
 from paceline.launch.jobs import RunJob
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.replan import Outlook, Running, plan_now
-from paceline.launch.settings import DEFAULTS, Settings, SwitchLink, Watcher
-from paceline.launch.store import Store
+from paceline.launch.store import Row, Store, Tell
 from paceline.schedule.contention import Model
 from paceline.schedule.inputs.cluster import Cluster
+from paceline.schedule.plans import Objective
 from paceline.schedule.policies import Policy
 
 EXIT_INTERRUPTED = 130
 FINAL = ("done", "failed", "stopped")
 
 
-class Runner:
+class Watcher(Protocol):
+    """An onlooker: a table, lines on stderr, a test."""
+
+    def event(self, row: Row) -> None:
+        """Something happened: a row of the table `events`."""
+
+    def tick(self, store: Store, now: float) -> None:
+        """The loop went round."""
+
+
+class SwitchLink(Protocol):
+    """The switch of a run, as the loop needs it."""
+
+    address: str
+    token: str
+
+    def poll(self, now: float, tell: Tell) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How patient the loop is."""
+
+    objective: Objective = "makespan"
+    grace_s: float = 5.0
+    """Between SIGTERM and SIGKILL, for a job that is stopped."""
+    servers_every_s: float = 2.0
+    """How often the launcher is asked which servers are up."""
+    patience_s: float = 60.0
+    """How long jobs that no longer fit wait for servers to come back, once nothing else is left to do."""
+    unreachable_limit_s: float = 600.0
+    """How long the launcher may give no answer before the planner ends; its jobs go on."""
+    losses_max: int = 5
+    """So many servers may be lost under one job before it counts as failed."""
+
+
+DEFAULTS = LoopSettings()
+
+
+def tell_event(
+    store: Store, watcher: Watcher, now: float, kind: str, text: str, *, job: str | None = None, reason: str = "",
+    figures: Mapping[str, object] | None = None,
+) -> None:  # fmt: skip
+    """An event, to disk and to the onlooker."""
+    number = store.event(now, kind, text, job=job, reason=reason, figures=figures)
+    watcher.event(
+        {"id": number, "time": now, "kind": kind, "job": job, "text": text, "reason": reason,
+         "figures": dict(figures or {})}
+    )  # fmt: skip
+
+
+class PlannerLoop:
     """One run, from its state on disk to the end of its last job."""
 
     def __init__(
         self, store: Store, launcher: Launcher, cluster: Cluster, model: Model, jobs: Mapping[str, RunJob],
-        policy: Policy, watcher: Watcher, settings: Settings = DEFAULTS, switch: SwitchLink | None = None,
+        policy: Policy, watcher: Watcher, settings: LoopSettings = DEFAULTS, switch: SwitchLink | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.store, self.launcher, self.cluster, self.model = store, launcher, cluster, model
         self.jobs, self.policy, self.watcher, self.settings = jobs, policy, watcher, settings
         self.switch, self.clock = switch, clock
+        self.tell: Tell = partial(tell_event, store, watcher)
         self.interrupted = Event()
         self.meta = store.meta()
         self.attempts = Attempts(
@@ -43,23 +98,15 @@ class Runner:
         self.down: dict[str, str] = {
             row["name"]: row["reason"] for row in store.servers() if row["state"] == "down"
         }
+        """Servers that cannot be used, and why."""
         self._why = "the run begins" if self.meta["state"] == "new" else "the run goes on"
+        """Why a new plan is due; empty: none is."""
         self._servers_at = 0.0
+        """When the servers were last looked at."""
         self._lost = False
+        """Whether an attempt was lost since."""
         self._unreachable_since: float | None = None
         self._stuck_since: float | None = None
-
-    # Events ----------------------------------------------------------------------------------------------
-
-    def tell(
-        self, now: float, kind: str, text: str, *, job: str | None = None, reason: str = "",
-        figures: Mapping[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        number = self.store.event(now, kind, text, job=job, reason=reason, figures=figures)
-        self.watcher.event(
-            {"id": number, "time": now, "kind": kind, "job": job, "text": text, "reason": reason,
-             "figures": dict(figures or {})}
-        )  # fmt: skip
 
     # The loop --------------------------------------------------------------------------------------------
 
@@ -186,7 +233,7 @@ class Runner:
             Running(each.run_job.job, each.gpus, each.iterations_left(now))
             for each in self.attempts.open.values()
         ]
-        # With none waiting, what runs is still told its new remaining time: who ended no longer contends with it.
+        # With none waiting, running jobs still get their new remaining time: an ended job no longer contends with them.
         if not waiting and not running:
             return
         outlook = plan_now(

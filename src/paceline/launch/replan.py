@@ -31,7 +31,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Decision:
+class JobDecision:
     """What the plan says of a job; times are seconds from now."""
 
     job: str
@@ -47,7 +47,7 @@ class Decision:
 class Outlook:
     """One plan: a decision for every job that it covers, in the order of their starts."""
 
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[JobDecision, ...] = ()
     too_large: tuple[str, ...] = ()
     """Waiting jobs that the servers that are up cannot hold."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def plan_now(
         at_once = i not in pinned and bool(start[i] <= 0.0 or i == first)
         reason = "runs already" if i in pinned else plan.reasons[i]
         decisions.append(
-            Decision(jobs[i].name, gpus, float(start[i]) * unit, float(end[i]) * unit, reason, at_once)
+            JobDecision(jobs[i].name, gpus, float(start[i]) * unit, float(end[i]) * unit, reason, at_once)
         )
     return Outlook(tuple(decisions), too_large, dict(plan.settings), clock() - began)
 

@@ -1,7 +1,22 @@
-"""The run's state on disk: one SQLite file, written by the planner alone; `schema.py` says what is in it.
+"""A run's state on disk: the folder's layout, the tables of its SQLite file, and how they are written and read.
 
-Every change is a transaction of its own, so that whoever comes after a planner that was killed finds the last
-whole step. `Store.open_to_read` is for reports: it writes nothing of its own, and works while the run goes on.
+A run's folder (`RUN_DIR`):
+
+    run.sqlite                 the tables below; the planner is the only writer
+    lock                       held (flock) by the planner that is alive; its process id is inside
+    down/SERVER                a file by this name marks a server of the local launcher as down
+    attempts/JOB.N/            all files of the N-th attempt of a job, from 1 on
+        task.json              what is to be run (`protocol.Task`)
+        rank-R.log             standard output and error of rank R
+        status-R               where rank R may write its progress (PACELINE_STATUS)
+        remaining_s            expected remaining seconds; written anew at every plan
+        claim.json, exit.json  the supervisor's: who runs this attempt, how it ended
+
+All times are seconds since 1970 (`REAL`); `meta.began` is the time of the run's start, and a job arrives at
+`began + arrival_s`. JSON is in columns of that name's comment. Nothing is ever deleted.
+
+Every change is a transaction of its own, so that the next planner after one that was killed finds the last whole
+step. `Store.open_to_read` is for reports: it writes nothing of its own, and works while the run goes on.
 """
 
 import contextlib
@@ -10,14 +25,126 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.errors import UserError
-from paceline.launch import schema
 from paceline.report.run.read import RunData, run_of
 
 FILE = "run.sqlite"
 Row = dict[str, Any]
+VERSION = 1
+EVENT_KINDS = (
+    "run", "arrival", "plan", "start", "running", "end", "lost", "retry", "stop",
+    "server", "switch", "path", "launcher", "resume",
+)  # fmt: skip
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (
+    key TEXT PRIMARY KEY,      -- version, run_id, began, ended, launcher, policy, objective, state, switch, options
+    value TEXT NOT NULL        -- JSON
+);
+CREATE TABLE IF NOT EXISTS servers (
+    name TEXT PRIMARY KEY,
+    position INTEGER NOT NULL, -- in the cluster's order; GPUs (slots) are numbered server after server
+    slots INTEGER NOT NULL,
+    rack TEXT NOT NULL,
+    state TEXT NOT NULL,       -- up or down
+    reason TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS jobs (
+    name TEXT PRIMARY KEY,
+    position INTEGER NOT NULL, -- in the job file's order
+    gpus INTEGER NOT NULL,
+    iterations REAL NOT NULL,
+    arrival_s REAL NOT NULL,   -- after the run's start
+    priority REAL NOT NULL,
+    exchange TEXT NOT NULL,    -- ring or in-network
+    spec TEXT NOT NULL,        -- JSON: the whole job as the file has it
+    state TEXT NOT NULL,       -- pending: not yet arrived. waiting: has no slots. starting: given to the launcher.
+                               -- running, done, failed, stopped (by us)
+    attempt INTEGER NOT NULL,  -- the last attempt; 0: none yet
+    reason TEXT NOT NULL,      -- why it is in this state, or on these servers
+    started REAL,              -- of the first attempt that ran
+    ended REAL,
+    exit_code INTEGER,
+    iteration REAL,            -- of the last progress
+    rate REAL,                 -- iterations a second, of the last progress
+    path TEXT,                 -- switch, custodian or ring, of the last progress
+    progress TEXT,             -- JSON: the whole last progress line
+    expected_end REAL          -- by the last plan
+);
+CREATE TABLE IF NOT EXISTS attempts (
+    job TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    token TEXT NOT NULL UNIQUE,-- in the job's environment as PACELINE_ATTEMPT; names it in Slurm and Ray
+    state TEXT NOT NULL,       -- intent: before the launcher is asked. prepared: the launcher knows it, no line runs.
+                               -- released: it may run. ended: `outcome` says how
+    task TEXT NOT NULL,        -- JSON: protocol.Task
+    handle TEXT,               -- JSON: what the launcher knows it by
+    intended REAL NOT NULL,
+    released REAL,
+    ended REAL,
+    outcome TEXT,              -- done, failed, stopped; lost: a server or the launcher took it away, it is placed anew
+    exit_code INTEGER,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (job, attempt)
+);
+CREATE TABLE IF NOT EXISTS placements (
+    job TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    server TEXT NOT NULL,
+    slots INTEGER NOT NULL,    -- how many of the server's
+    gpus TEXT NOT NULL,        -- JSON: which of the cluster's
+    start REAL NOT NULL,
+    "end" REAL,                -- NULL: still held
+    reason TEXT NOT NULL,      -- the policy's
+    PRIMARY KEY (job, attempt, server)
+);
+CREATE TABLE IF NOT EXISTS plans (
+    id INTEGER PRIMARY KEY,
+    time REAL NOT NULL,
+    policy TEXT NOT NULL,
+    trigger TEXT NOT NULL,     -- what made it necessary
+    running TEXT NOT NULL,     -- JSON: {job: iterations left} pinned to their slots
+    decisions TEXT NOT NULL,   -- JSON: [{job, servers, start_s, end_s, reason, now}], seconds after `time`
+    settings TEXT NOT NULL,    -- JSON: the policy's
+    took_s REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY,
+    time REAL NOT NULL,
+    kind TEXT NOT NULL,        -- EVENT_KINDS
+    job TEXT,                  -- NULL: of the whole run
+    text TEXT NOT NULL,        -- one line for people
+    reason TEXT NOT NULL,
+    figures TEXT NOT NULL      -- JSON: the numbers that it was based on
+);
+CREATE TABLE IF NOT EXISTS samples (
+    time REAL NOT NULL,
+    job TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    iteration REAL,
+    rate REAL,
+    path TEXT,
+    figures TEXT NOT NULL      -- JSON: the other keys of the progress line (loss, straggler, ...)
+);
+CREATE INDEX IF NOT EXISTS samples_by_job ON samples (job, time);
+CREATE TABLE IF NOT EXISTS switch_samples (
+    time REAL NOT NULL,
+    job TEXT,                  -- as the switch names it; NULL: of the whole switch
+    slots_in_use REAL,
+    preemptions REAL,
+    figures TEXT NOT NULL      -- JSON: every other figure of /metrics for this job
+);
+"""
+
+
+class Tell(Protocol):
+    """Passes an event on: to disk, and to the run's onlooker."""
+
+    def __call__(
+        self, now: float, kind: str, text: str, *, job: str | None = None, reason: str = "",
+        figures: Mapping[str, object] | None = None,
+    ) -> None: ...  # fmt: skip
 
 
 class Store:
@@ -35,17 +162,14 @@ class Store:
     @classmethod
     def create(cls, folder: Path) -> "Store":
         """A new run in a folder that holds none yet."""
-        if (folder / FILE).exists():
-            raise UserError(
-                f"holds a run already; go on with it: paceline run --resume {folder}", place=str(folder)
-            )
+        check_no_run(folder)
         (folder / "attempts").mkdir(parents=True, exist_ok=True)
         (folder / "down").mkdir(exist_ok=True)
         store = cls(folder, sqlite3.connect(folder / FILE, timeout=30.0, isolation_level=None))
         with store.transaction():
-            for statement in schema.TABLES.split(";\n"):
+            for statement in TABLES.split(";\n"):
                 store._db.execute(statement)
-            store.set_meta(version=schema.VERSION)
+            store.set_meta(version=VERSION)
         return store
 
     @classmethod
@@ -76,8 +200,8 @@ class Store:
             version = store.meta().get("version")
         except (sqlite3.DatabaseError, ValueError) as error:
             raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
-        if version != schema.VERSION:
-            raise UserError(f"{FILE} has version {version}, this is {schema.VERSION}", place=str(folder))
+        if version != VERSION:
+            raise UserError(f"{FILE} has version {version}, this is {VERSION}", place=str(folder))
         return store
 
     def close(self) -> None:
@@ -111,10 +235,9 @@ class Store:
     def servers(self) -> list[Row]:
         return self._rows("SELECT * FROM servers ORDER BY position")
 
-    def attempts(self, *, open_only: bool = False) -> list[Row]:
+    def attempts(self) -> list[Row]:
         """In the order in which they were intended."""
-        where = "WHERE state != 'ended'" if open_only else ""
-        return self._rows(f"SELECT * FROM attempts {where} ORDER BY intended, rowid")
+        return self._rows("SELECT * FROM attempts ORDER BY intended, rowid")
 
     def placements(self) -> list[Row]:
         """One row for each server of each attempt; `gpus` is the list of the cluster's GPU numbers."""
@@ -126,11 +249,8 @@ class Store:
     def events(self, after: int = 0) -> list[Row]:
         return self._rows("SELECT * FROM events WHERE id > ? ORDER BY id", after)
 
-    def samples(self, job: str | None = None) -> list[Row]:
-        where = "WHERE job = ?" if job is not None else ""
-        return self._rows(
-            f"SELECT * FROM samples {where} ORDER BY time, rowid", *([job] if job is not None else [])
-        )
+    def samples(self) -> list[Row]:
+        return self._rows("SELECT * FROM samples ORDER BY time, rowid")
 
     def switch_samples(self) -> list[Row]:
         return self._rows("SELECT * FROM switch_samples ORDER BY time, rowid")
@@ -195,9 +315,17 @@ class Store:
 
     def event(self, when: float, kind: str, text: str, *, job: str | None = None, reason: str = "",
               figures: Mapping[str, object] | None = None) -> int:  # fmt: skip
-        assert kind in schema.EVENT_KINDS, kind
+        assert kind in EVENT_KINDS, kind
         return self.insert(
             "events", time=when, kind=kind, job=job, text=text, reason=reason, figures=dict(figures or {})
+        )
+
+
+def check_no_run(folder: Path) -> None:
+    """Refuse a folder that a run was written to."""
+    if (folder / FILE).exists():
+        raise UserError(
+            f"holds a run already; go on with it: paceline run --resume {folder}", place=str(folder)
         )
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch.environment import MARK
 from paceline.launch.launchers import local
-from paceline.launch.launchers.protocol import Share, Task
-from paceline.launch.store import Store
+from paceline.launch.launchers.protocol import MARK, Share, Task
+from paceline.launch.store import Store, Tell
 from paceline.live.net.sockets import own_address
 from paceline.live.switch_client import ControlError, ControlPlane
 from paceline.ports import free_port
@@ -42,16 +41,18 @@ def default_command(address: str, token_file: Path, memory: str = "") -> list[st
     return [sys.executable, "-c", call, "switch", *options]
 
 
-class Switch:
+class RunSwitch:
     """A switch that the run's jobs use."""
 
     def __init__(self, store: Store, address: str, token: str, folder: Path | None = None) -> None:
         self.store, self.address, self.token, self.folder = store, address, token, folder
-        self._polled = 0.0
-        self._silent = False
-        self._held: dict[str | None, tuple[float, float]] = {}
+        self._polled = 0.0  # when it was last asked
+        self._silent = False  # whether it gave no answer then
+        self._held: dict[
+            str | None, tuple[float, float]
+        ] = {}  # of each job: when, and slot-seconds until then
 
-    def poll(self, now: float, tell: Callable[..., None]) -> None:
+    def poll(self, now: float, tell: Tell) -> None:
         """Write a sample of every job's figures, at most once a second; tell when it falls silent."""
         if now - self._polled < POLL_EVERY_S:
             return
@@ -97,8 +98,7 @@ class Switch:
 
 
 def _page(address: str, path: str, timeout_s: float) -> str:
-    host, _, port = address.rpartition(":")
-    return ControlPlane(host, int(port), timeout_s=timeout_s).text(path)
+    return ControlPlane.parse(address, timeout_s=timeout_s).text(path)
 
 
 def _mark(store: Store) -> str:
@@ -132,7 +132,7 @@ def samples_of(text: str) -> dict[str | None, dict[str, float]]:
     return found
 
 
-def attach(store: Store, address: str) -> Switch:
+def attach(store: Store, address: str) -> RunSwitch:
     """Use a switch that somebody else runs; its token comes from the environment, as for any agent."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -141,7 +141,7 @@ def attach(store: Store, address: str) -> Switch:
         _page(address, "/healthz", 5.0)
     except ControlError as error:
         raise UserError(f"no switch answers at {address}: {error.reason}", place="--switch") from None
-    return Switch(store, address, os.environ.get("PACELINE_TOKEN", ""))
+    return RunSwitch(store, address, os.environ.get("PACELINE_TOKEN", ""))
 
 
 def start(
@@ -150,12 +150,12 @@ def start(
     here_only: bool,
     command: Callable[[str, Path], Sequence[str]] = default_command,
     limit_s: float = READY_LIMIT_S,
-) -> Switch:
+) -> RunSwitch:
     """The run's own switch: the one a planner before us started if it lives, else a new one at its address."""
     known: dict[str, Any] = store.meta().get("switch") or {}
     folders = sorted((store.folder / "switch").glob("[0-9]*"), key=lambda path: int(path.name))
     if known and folders and local.observe(folders[-1], _mark(store)).state == "running":
-        return Switch(store, known["address"], known["token"], folders[-1])
+        return RunSwitch(store, known["address"], known["token"], folders[-1])
     host = "127.0.0.1" if here_only else own_address()
     port = int(known["address"].rpartition(":")[2]) if known else free_port(after=1)
     address = f"{host}:{port}"
@@ -173,7 +173,7 @@ def start(
     )  # fmt: skip
     local.write_task(folder, task, {})
     local.start_supervised(folder, {MARK: _mark(store)})
-    switch = Switch(store, address, token, folder)
+    switch = RunSwitch(store, address, token, folder)
     try:
         _await(switch, limit_s)
     except BaseException:
@@ -182,7 +182,7 @@ def start(
     return switch
 
 
-def _await(switch: Switch, limit_s: float) -> None:
+def _await(switch: RunSwitch, limit_s: float) -> None:
     assert switch.folder is not None
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:

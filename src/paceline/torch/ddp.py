@@ -5,8 +5,8 @@
 
 The results of the layers nearest the input are needed first in the next forward pass, so their buckets go
 first; and a job with less time left goes before one with more (`paceline.core.priority`, ESA). `remaining_s` is the
-time the job still needs when the hook is made; it runs down by itself. Without it, the planner's latest word
-(`remaining.py`); without that, one hour.
+time the job still needs when the hook is made; it runs down by itself. Without it, what the planner has told last
+(`RemainingTime`); without that, one hour.
 
 DDP forms its buckets anew after the first step, so nothing is remembered of a bucket but its place in its own
 step. DDP numbers them as gradients come, from the output to the input.
@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from paceline.core.priority import priority
-from paceline.torch.remaining import Expected
-from paceline.torch.settings import read_settings
+from paceline.torch.settings import RemainingTime, read_settings
 
 DEFAULT_REMAINING_S = 3600.0
 
@@ -38,7 +37,7 @@ class PriorityHook:
         rule: Callable[[float, float, int, int], int] = priority,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._expected = Expected(read_settings()) if remaining_s is None else None
+        self._told = RemainingTime(read_settings()) if remaining_s is None else None
         if remaining_s is None:
             remaining_s = DEFAULT_REMAINING_S
         self.group, self.rule, self._clock = group, rule, clock
@@ -49,11 +48,11 @@ class PriorityHook:
 
     def set_remaining(self, remaining_s: float) -> None:
         """The job's expected remaining time, as a scheduler sees it now."""
-        self._ends_s, self._expected = self._clock() + remaining_s, None
+        self._ends_s, self._told = self._clock() + remaining_s, None
 
     def remaining_s(self) -> float:
         """What is left of it; never less than a second."""
-        told = self._expected.remaining_s() if self._expected is not None else None
+        told = self._told.seconds() if self._told is not None else None
         if told is not None:
             return told
         return max(1.0, self._ends_s - self._clock())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from paceline.torch.untraced import untraced
+from paceline.torch.work import untraced
 
 _ProcessGroup: Any = ProcessGroup
 

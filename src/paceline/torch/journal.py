@@ -1,7 +1,7 @@
 """What happened to this process's groups: one log line, one counter and one event for each change.
 
-`paceline.torch.status()` shows it. Lines go to the logger `paceline.torch`: changes for the worse as
-warnings, which Python prints by itself; the rest as information."""
+`paceline.torch.status()` shows it, so this module cannot have that name. Lines go to the logger `paceline.torch`:
+changes for the worse as warnings, which Python prints by itself; the rest as information."""
 
 import logging
 import threading
@@ -17,8 +17,8 @@ LATEST = 64
 
 
 @dataclass(slots=True)
-class Noted:
-    """One reduction, as it is shown."""
+class ReductionRecord:
+    """One reduction, as `status()` shows it."""
 
     number: int
     elements: int
@@ -40,13 +40,13 @@ class Journal:
         self.counters: Counter[str] = Counter()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._lock = threading.Lock()
-        self._latest: deque[Noted] = deque(maxlen=LATEST)
+        self._latest: deque[ReductionRecord] = deque(maxlen=LATEST)
         self.begun = 0
 
-    def begin(self, elements: int, dtype: str, op: str) -> Noted:
+    def begin(self, elements: int, dtype: str, op: str) -> ReductionRecord:
         """A reduction begins; the ranks' numbers are the same as long as they make the same calls."""
         with self._lock:
-            noted = Noted(self.begun, elements, dtype, op, time.time())
+            noted = ReductionRecord(self.begun, elements, dtype, op, time.time())
             self.begun += 1
             self._latest.append(noted)
         return noted

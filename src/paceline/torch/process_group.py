@@ -23,30 +23,32 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError, ProcessGroup
 
 from paceline.core.priority import priority as priority_of
-from paceline.torch.callbacks import Callbacks
 from paceline.torch.gloo_fallback import hand_over, plain_group, register_gloo
 from paceline.torch.journal import Journal
 from paceline.torch.reduce.choose import make_reducer
-from paceline.torch.reduce.reduction import (
-    DEFAULT_PRIORITY,
+from paceline.torch.serial_thread import CallbackThreads
+from paceline.torch.settings import GroupRequest, RemainingTime
+from paceline.torch.work import (
     DRAIN_S,
     KINDS,
+    PacelineWork,
     Reducer,
     Reduction,
     copy_back,
     dense_of,
+    error_of,
     flat_array,
     op_name,
     supported,
+    untraced,
 )
-from paceline.torch.remaining import Expected
-from paceline.torch.requests import Request
-from paceline.torch.untraced import untraced
-from paceline.torch.work import PacelineWork, error_of
 
 _ProcessGroup: Any = ProcessGroup
 _torch: Any = torch
 _allow_inflight: Any = c10d._allow_inflight_collective_as_graph_input
+
+DEFAULT_PRIORITY = 128
+"""Of a job that nobody has told how long it will take."""
 
 HANDED_ELEMENTS, HANDED = 64, 64
 """So many of the latest asynchronous reductions of so few elements are kept: see `PacelineGroup._handed`."""
@@ -58,7 +60,7 @@ GROUPS: "weakref.WeakSet[PacelineGroup]" = weakref.WeakSet()
 class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
     """A group whose all-reduces go through shared memory and the switch."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: GroupRequest) -> None:
         super().__init__(request.rank, request.size)  # torch's class takes no store from a subclass
         self._request = request
         rank, size = request.rank, request.size
@@ -67,22 +69,13 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         register_gloo(self, self.inner)
         self._plain = plain_group(request.store, rank, size, self.inner)
         self.journal = Journal(request.name, rank)
-        self._expected = Expected(request.settings)
-        self._callbacks = Callbacks()
-        self._open: set[PacelineWork] = set()
-        self._splits: Counter[str] = Counter()
+        self._remaining = RemainingTime(request.settings)
+        self._callbacks = CallbackThreads()
+        self._open: set[PacelineWork] = set()  # works that have not ended
+        self._splits: Counter[str] = Counter()  # how many groups were split off, by the ranks in them
         # torch's C++ keeps its half of a Work only. `DDP.join` hands it one of a single number and drops ours.
         self._handed: deque[PacelineWork] = deque(maxlen=HANDED)
-        self.reducer: Reducer = make_reducer(
-            request.store,
-            rank,
-            size,
-            self._timeout_s,
-            request.settings,
-            self.journal,
-            request.name,
-            self.inner,
-        )
+        self.reducer: Reducer = make_reducer(request, self.journal, self.inner)
         self._closed = False
         self._closing = threading.Lock()
         self.process = os.getpid()
@@ -161,7 +154,7 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
 
     def default_priority(self) -> int:
         """That of a whole gradient of a job with so much time left; the middle where nobody has told it."""
-        remaining_s = self._expected.remaining_s()
+        remaining_s = self._remaining.seconds()
         return DEFAULT_PRIORITY if remaining_s is None else priority_of(remaining_s, 1.0, 0, 1)
 
     # --- barriers ------------------------------------------------------------------------------------------
@@ -317,4 +310,4 @@ def _options(op: Any, timeout: timedelta | None) -> Any:
 
 def create(options: Any, backend_options: Any = None) -> PacelineGroup:
     """The function that torch calls to make a group (`extended_api`)."""
-    return PacelineGroup(Request.of_torch(options, backend_options))
+    return PacelineGroup(GroupRequest.of_torch(options, backend_options))

@@ -1,4 +1,10 @@
-"""A thread that does things in order: the reducers' stages, each with its queue."""
+"""Threads that do things in order: the reducers' stages, and the callbacks of futures.
+
+A callback may itself reduce and wait for that, as communication hooks do. So callbacks have threads of their own. The
+first thread runs those of reductions that ordinary threads have begun; the second those of reductions that callbacks on
+the first have begun, and so on: whatever a callback waits for, another thread completes. On each thread callbacks run
+one at a time, in the order in which their reductions ended, so that reductions begun in them have the same order on all
+ranks."""
 
 import logging
 import queue
@@ -8,7 +14,7 @@ from collections.abc import Callable
 LOG = logging.getLogger("paceline.torch")
 
 
-class Line:
+class SerialThread:
     """Runs actions one after another on a thread of its own.
 
     Actions handle their own errors; one that does not is logged, and those behind it still run.
@@ -16,7 +22,7 @@ class Line:
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._pending = 0
+        self._pending = 0  # actions queued or under way
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -66,3 +72,42 @@ class Line:
             self._pending -= 1
             if self._pending == 0:
                 self._idle.notify_all()
+
+
+_here = threading.local()
+
+
+def callback_depth() -> int:
+    """0 on an ordinary thread, n on the n-th thread of callbacks."""
+    return int(getattr(_here, "depth", 0))
+
+
+class CallbackThreads:
+    """The threads of one group, begun when they are needed."""
+
+    def __init__(self) -> None:
+        self._threads: list[SerialThread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def put(self, begun_at: int, action: Callable[[], None]) -> None:
+        """Run the callbacks of a reduction that was begun at this depth."""
+        with self._lock:
+            if not self._closed:
+                while len(self._threads) <= begun_at:
+                    self._threads.append(self._begin(len(self._threads) + 1))
+                self._threads[begun_at].put(action)
+                return
+        action()
+
+    def _begin(self, number: int) -> SerialThread:
+        thread = SerialThread(f"paceline-callbacks-{number}")
+        thread.put(lambda: setattr(_here, "depth", number))
+        return thread
+
+    def close(self) -> None:
+        """End the threads after what is queued; what comes later runs on the thread that puts it."""
+        with self._lock:
+            self._closed = True
+        for thread in self._threads:
+            thread.close()

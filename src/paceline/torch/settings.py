@@ -1,4 +1,6 @@
-"""What the environment asks of the backend; read once, when a group is made.
+"""What a group is asked to be: by the environment, by its options, and by torch; mistakes are told here.
+
+The environment is read once, when a group is made:
 
 | variable | meaning |
 |---|---|
@@ -12,15 +14,35 @@
 | `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |
 | `PACELINE_PRIORITY_MAX`, `PACELINE_SLOTS_MAX` | what to ask for at admission |
 | `PACELINE_STRAGGLER` | `custody`: leading workers go on without a straggling one; the first worker's counts |
+
+`pg_options` of `init_process_group` and `new_group` is either `Settings` (in place of the environment) or the options
+of the inner Gloo group.
+
+`paceline run` writes the seconds that it expects a job to need into PACELINE_REMAINING_FILE at every plan, so that the
+job's priority in the switch follows the schedule while it runs. The file's own time says when that was: all ranks that
+read it expect the same end. Without a file, PACELINE_REMAINING_S counts from when the group was made.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import ProcessGroupGloo
 
 from paceline.errors import UserError
 from paceline.live.agent.config import STRAGGLER_MODES
+
+_Gloo: Any = ProcessGroupGloo
+LOOK_S = 1.0
+"""At most so often is the file with the remaining time looked at."""
+LEAST_S = 1.0
+"""A job that is late is not infinitely urgent."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +123,127 @@ def _whole(env: Mapping[str, str], name: str) -> int | None:
     if value != int(value):
         raise UserError(f"{value} is not a whole number", place=name)
     return int(value)
+
+
+class RemainingTime:
+    """How long this job is expected to take from now on; None where nobody has told."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self._file, self._clock = settings.remaining_file, clock
+        self._ends = None if settings.remaining_s is None else clock() + settings.remaining_s
+        self._looked, self._written_ns = float("-inf"), -1
+
+    def seconds(self) -> float | None:
+        """Seconds that are left."""
+        now = self._clock()
+        if self._file and now - self._looked >= LOOK_S:
+            self._looked = now
+            self._read()
+        return None if self._ends is None else max(LEAST_S, self._ends - now)
+
+    def _read(self) -> None:
+        try:
+            with Path(self._file).open(encoding="ascii") as file:
+                written_ns = os.fstat(file.fileno()).st_mtime_ns
+                if written_ns != self._written_ns:
+                    self._ends = written_ns / 1e9 + float(file.read())
+                    self._written_ns = written_ns
+        except (OSError, ValueError):
+            pass  # what was known stays: a planner may be gone for good
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """The group to be made, as this rank sees it."""
+
+    store: Store
+    rank: int
+    size: int
+    timeout: timedelta
+    name: str
+    settings: Settings
+    gloo_options: Any = None
+    """torch's options of the inner group, if it was given some."""
+    global_ranks: tuple[int, ...] = ()
+    """Of the group's ranks, in the whole job; empty: not told."""
+
+    @classmethod
+    def of_torch(cls, options: Any, backend_options: Any) -> "GroupRequest":
+        """From what torch hands to a backend."""
+        _check_devices()
+        settings, gloo_options = _read_options(backend_options)
+        # A shared store still has the keys of the attempt before, under the same names.
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"restart/{restarts}/", options.store) if restarts != "0" else options.store
+        return cls(
+            store,
+            options.group_rank,
+            options.group_size,
+            options.timeout,
+            options.group_id or "0",
+            settings,
+            gloo_options,
+            tuple(options.global_ranks_in_group),
+        )
+
+    def part(self, ranks: list[int], name: str, timeout: timedelta | None, options: Any) -> "GroupRequest":
+        """The same for some of the ranks, in this order."""
+        given = (self.settings, None) if options is None else _read_options(options)
+        return replace(
+            self,
+            store=PrefixStore(f"{name}/", self.store),
+            rank=ranks.index(self.rank),
+            size=len(ranks),
+            timeout=timeout or self.timeout,
+            name=name,
+            settings=given[0],
+            gloo_options=given[1],
+            global_ranks=tuple(self.global_ranks[rank] for rank in ranks) if self.global_ranks else (),
+        )
+
+    def make_gloo(self) -> Any:
+        """The inner group."""
+        if self.gloo_options is None:
+            inner = _Gloo(self.store, self.rank, self.size, timeout=self.timeout)
+        else:
+            self.gloo_options._timeout = self.timeout
+            inner = _Gloo(self.store, self.rank, self.size, self.gloo_options)
+        inner.options.global_ranks_in_group = list(self.global_ranks)
+        inner.options.group_name = self.name
+        inner._set_sequence_number_for_group()
+        return inner
+
+
+def _read_options(given: Any) -> tuple[Settings, Any]:
+    if given is None:
+        return read_settings(), None
+    if isinstance(given, Settings):
+        return given, None
+    if isinstance(given, _Gloo._Options):
+        return read_settings(), given
+    raise UserError(
+        f"{type(given).__name__} is neither paceline.torch.settings.Settings nor ProcessGroupGloo._Options",
+        place="pg_options",
+    )
+
+
+def _check_devices() -> None:
+    """Refuse `cpu:paceline,cuda:nccl`: torch stops at the first group that is written in Python.
+
+    Nothing that torch hands to a backend says what else was asked for, so this looks at its caller's variables; under
+    another version of torch that has no such variable nothing is refused.
+    """
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back  # type: ignore[assignment]
+    config = frame.f_locals.get("backend_config") if frame is not None else None
+    if config is None:
+        return
+    others = {device: name for device, name in config.get_device_backend_map().items() if name != "paceline"}
+    if others:
+        told = ", ".join(f"{device}:{name}" for device, name in others.items())
+        raise UserError(
+            f"{told} would be lost beside paceline, which torch makes the whole group: give it a group of its own "
+            "(torch.distributed.new_group)",
+            place="the backend of a group",
+        )

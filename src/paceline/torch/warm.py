@@ -6,7 +6,7 @@ python -m paceline.torch.warm
 import numpy as np
 
 from paceline.live.hostmem import group as hostmem
-from paceline.torch.failover import chunked_reduction
+from paceline.torch.failover import gloo_replay
 from paceline.torch.takeover import keeper
 
 
@@ -19,7 +19,7 @@ def warm_up() -> None:
     group.give(total, "float32", values)
     group.close()
     keeper.warm_up()
-    chunked_reduction.warm_up()
+    gloo_replay.warm_up()
 
 
 if __name__ == "__main__":

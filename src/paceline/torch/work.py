@@ -1,44 +1,81 @@
-"""One all-reduce under way, as torch sees it: wait for it, ask for it, or hang a future on it."""
+"""One all-reduce under way, from both sides: `PacelineWork` as torch sees it, `Reduction` as the reducers do.
+
+torch waits for it, asks for it, or hangs a future on it. A reducer gets a flat NumPy view, its format, and the work to
+end.
+"""
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import DistBackendError
+from torch._C._dynamo import eval_frame as _eval_frame
+from torch.distributed import DistBackendError, ReduceOp
 from torch.futures import Future
 
-from paceline.torch.callbacks import Callbacks, depth
-from paceline.torch.untraced import untraced
+from paceline.torch.serial_thread import CallbackThreads, callback_depth
 
 _Work: Any = c10d.Work
 _c10d: Any = c10d
+_frames: Any = _eval_frame
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+KINDS = {
+    torch.float32: "float32",
+    torch.int32: "int32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+}
+_SUM: Any = ReduceOp.SUM
+_AVG: Any = ReduceOp.AVG
+OPS = {int(_SUM): "sum", int(_AVG): "avg"}
+DRAIN_S = 5.0
+"""How long a group that is closed waits for reductions that are under way."""
+
+
+def untraced(function: _Function) -> _Function:
+    """Keep `torch.compile` out of a function that torch calls, and of all that this calls.
+
+    Dynamo would trace a group's methods like any Python, and knows nothing of what is in them. Marked as torch marks
+    what `torch.compiler.disable` wraps, they are called as they are, also from C++ while a compiled function runs.
+    Unlike that wrapper, a mark costs nothing in a program that compiles nothing.
+    """
+    marked: Any = function
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = "a collective of the backend paceline"
+    marked._torchdynamo_disable_recursive = True
+    if hasattr(_frames, "set_code_exec_strategy"):
+        skip = _frames._FrameAction.SKIP
+        _frames.set_code_exec_strategy(marked.__code__, _frames._FrameExecStrategy(skip, skip))
+    return function
 
 
 class PacelineWork(_Work):  # type: ignore[misc]
     """Completed once, by whichever thread has the result or the error."""
 
-    def __init__(self, tensors: list[torch.Tensor], timeout_s: float, callbacks: Callbacks) -> None:
+    def __init__(self, tensors: list[torch.Tensor], timeout_s: float, callbacks: CallbackThreads) -> None:
         super().__init__()
         self._tensors = tensors
         self._timeout_s = timeout_s
-        self._callbacks, self._begun_at = callbacks, depth()
+        self._callbacks, self._begun_at = callbacks, callback_depth()
         self._lock = threading.Lock()
         self._ended = False
         self._error: Exception | None = None
-        self._event: threading.Event | None = None
-        self._future: Any = None
-        self._shown: Any = None
+        self._event: threading.Event | None = None  # there once somebody waits
+        self._future: Any = None  # there once somebody has asked for one: this one is set here,
+        self._shown: Any = None  # and this one, which follows it, is what torch gets
         self._before_end: Callable[[], None] | None = None
         self._listeners: list[Callable[[Exception | None], None]] = []
-        self._registered = False
+        self._registered = False  # in torch's list, for `wait_tensor`
 
     # --- for the reducers ----------------------------------------------------------------------------------
 
     def before_end(self, action: Callable[[], None]) -> None:
-        """Run this before a good end is told (a result that must be copied to where it belongs)."""
+        """Run this before a good end (a result that must be copied to where it belongs)."""
         self._before_end = action
 
     def when_ended(self, listener: Callable[[Exception | None], None]) -> None:
@@ -91,8 +128,8 @@ class PacelineWork(_Work):  # type: ignore[misc]
     def register(self) -> None:
         """Let `wait_tensor` of functional collectives find this; torch does so for the groups of its own.
 
-        torch keeps only its half of a Work, so it gets one that keeps this alive. Whoever waits here instead takes it
-        from torch's list, by the one way that there is.
+        torch keeps only its half of a Work, so it gets one that keeps this alive. A wait here takes it from
+        torch's list instead, by the one way that there is.
         """
         self._registered = True
         _c10d._register_work(self._tensors[0], _c10d.PythonCallbackWork(self._wait_for_torch))
@@ -152,3 +189,91 @@ def error_of(future: Any) -> Exception | None:
     except RuntimeError as error:
         return error
     return None
+
+
+@dataclass
+class Reduction:
+    """An all-reduce of one contiguous array, in place."""
+
+    array: npt.NDArray[Any]
+    """The tensor's memory, flat; 16-bit floats as bit patterns."""
+    kind: str
+    """Its format: one of `KINDS`."""
+    op: str
+    """`sum` or `avg`."""
+    priority: int
+    """In the switch, 0 to 255."""
+    timeout_s: float
+    work: PacelineWork
+
+    def divisor(self, ranks: int) -> int:
+        """What the sum over all ranks is divided by."""
+        return ranks if self.op == "avg" else 1
+
+    def tensor(self) -> torch.Tensor:
+        """The array as a flat tensor over the same memory."""
+        if self.array.dtype != np.uint16:
+            return torch.from_numpy(self.array)
+        half = torch.bfloat16 if self.kind == "bfloat16" else torch.float16
+        return torch.from_numpy(self.array.view(np.int16)).view(half)
+
+
+class Reducer(Protocol):
+    """Does all-reduces in the order in which they are submitted, which is the same on all ranks."""
+
+    def submit(self, reduction: Reduction) -> None:
+        """Begin; returns at once."""
+
+    def try_now(self, reduction: Reduction) -> bool:
+        """Do it on the calling thread if nothing is under way and that is quicker; False: submit it."""
+
+    def status(self) -> dict[str, Any]:
+        """`path` and figures."""
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Finish what is under way, or give it up after `drain_s`, and end all threads."""
+
+
+def supported(tensors: list[torch.Tensor], op: Any) -> bool:
+    """Whether this all-reduce is ours; the answer is the same on all ranks."""
+    if len(tensors) != 1 or _op_code(op) not in OPS:
+        return False
+    tensor = tensors[0]
+    return tensor.dtype in KINDS and tensor.layout == torch.strided and tensor.device.type == "cpu"
+
+
+def op_name(op: Any) -> str:
+    """ "sum" or "avg"."""
+    return OPS[_op_code(op)]
+
+
+def _op_code(op: Any) -> int:
+    try:
+        return int(op.op if hasattr(op, "op") else op)
+    except (TypeError, ValueError):
+        return -1
+
+
+def dense_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its memory can be worked on as it is, or a copy of its values."""
+    if tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise ValueError(
+            "all_reduce of a tensor in which several elements have one place in memory: clone it first"
+        )
+    return tensor.resolve_neg().contiguous()
+
+
+def copy_back(tensor: torch.Tensor, dense: torch.Tensor) -> None:
+    """Bring the result from a copy to where it belongs."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(dense)
+
+
+def flat_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The tensor's memory as a flat array; 16-bit floats as bit patterns."""
+    flat = tensor.detach().view(-1)
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        return flat.view(torch.int16).numpy().view(np.uint16)
+    return flat.numpy()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.launch import session
-from paceline.launch.launchers import processes, supervisor
+from paceline.launch import run as launch
+from paceline.launch.launchers import supervisor
 from paceline.launch.store import Store
 from tests.launch.scenes import (
     Quiet,
@@ -69,7 +69,7 @@ def test_progress_is_kept_from_lines_and_from_the_file(tmp_path: Path) -> None:
             for _, seen in zip(store.samples(), (first, second), strict=False):
                 seen.touch()
 
-    assert session.go_on(scene.run_dir, Look()) == 0
+    assert launch.go_on(scene.run_dir, Look()) == 0
     row = scene.rows("jobs")[0]
     assert (row["iteration"], row["path"]) == (2, "ring")
     assert [(s["iteration"], s["rate"], s["path"]) for s in scene.rows("samples")] == [
@@ -85,7 +85,7 @@ def test_a_failing_rank_takes_its_gang_along_and_retries_are_counted(tmp_path: P
     scene = Scene(tmp_path, SERVERS).job("a", 2, 'test "$RANK" = 0 || exit 3; sleep 300', retries=1)
     scene.create(grace_s=1.0)
     began = time.monotonic()
-    assert session.go_on(scene.run_dir, Quiet()) == 1
+    assert launch.go_on(scene.run_dir, Quiet()) == 1
     assert time.monotonic() - began < 150
     assert scene.starts() == {"a": 2}
     assert [attempt["exit_code"] for attempt in scene.rows("attempts")] == [3, 3]
@@ -141,7 +141,7 @@ def test_a_planner_that_dies_between_two_steps(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every window of a launch: the step is cut off, and the next planner takes it again."""
-    from paceline.launch import session
+    from paceline.launch import run as launch
     from paceline.launch.launchers import local
     from tests.launch.scenes import Quiet
 
@@ -162,11 +162,11 @@ def test_a_planner_that_dies_between_two_steps(
     with monkeypatch.context() as patch:
         patch.setattr(local.Local, "release" if where == "after release" else "prepare", dies)
         with pytest.raises(DeathError):
-            session.go_on(scene.run_dir, Quiet())
+            launch.go_on(scene.run_dir, Quiet())
     assert next(a["state"] for a in scene.rows("attempts")) == (
         "prepared" if where == "after release" else "intent"
     )
-    assert session.go_on(scene.run_dir, Quiet()) == 0
+    assert launch.go_on(scene.run_dir, Quiet()) == 0
     assert scene.starts() == {"a": 1, "b": 1}
     assert [a["attempt"] for a in scene.rows("attempts")] == [1, 1]
 
@@ -195,7 +195,7 @@ def test_a_supervisor_that_is_killed_loses_the_job_and_leaves_no_orphan(tmp_path
     wait_for(lambda: len(list(tmp_path.glob("first-*"))) == 2, "the start")
     claim = supervisor.read_json(scene.run_dir / "attempts/a.1/claim.json")
     token = scene.rows("attempts")[0]["token"]
-    assert processes.send(claim, signal.SIGKILL)
+    assert supervisor.signal_process(claim, signal.SIGKILL)
     wait_for(lambda: len(scene.rows("attempts")) == 2, "a second attempt")
     assert_nothing_left(token)
     code, _, err = finish(planner)
@@ -224,13 +224,13 @@ def test_ctrl_c_stops_the_jobs_and_a_resumed_run_starts_them_again(tmp_path: Pat
 
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number() -> None:
-    me = processes.identity(os.getpid())
+    me = supervisor.process_identity(os.getpid())
     assert me is not None
-    assert processes.alive(me)
-    assert not processes.alive({**me, "start": me["start"] - 1})
-    assert not processes.alive({**me, "boot": "another"})
-    assert not processes.send({**me, "start": 0}, 0)
-    assert processes.identity(2**22 + 1) is None
+    assert supervisor.is_alive(me)
+    assert not supervisor.is_alive({**me, "start": me["start"] - 1})
+    assert not supervisor.is_alive({**me, "boot": "another"})
+    assert not supervisor.signal_process({**me, "start": 0}, 0)
+    assert supervisor.process_identity(2**22 + 1) is None
 
 
 def test_a_running_job_is_told_its_remaining_time_at_its_own_pace_and_when_another_ends(
@@ -252,7 +252,7 @@ def test_a_running_job_is_told_its_remaining_time_at_its_own_pace_and_when_anoth
                 assert seen > 0
                 mark.touch()
 
-    assert session.go_on(scene.run_dir, Look()) == 0
+    assert launch.go_on(scene.run_dir, Look()) == 0
     assert told[0] == pytest.approx(10, rel=0.3), "the plan: 100 iterations of 100 ms"
     assert told[1] == pytest.approx(96 / 0.5), "by its own pace"
     assert told[2] == pytest.approx(9.6, rel=0.3), "planned anew when b ended, though nothing waited"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.launch import session
+from paceline.launch import run as launch
 from paceline.launch.launchers import ray as launcher_module
 from paceline.launch.launchers.ray import nodes_of
 from tests.launch.scenes import (
@@ -144,9 +144,9 @@ def test_a_planner_that_dies_in_every_window(
         with monkeypatch.context() as patch:
             patch.setattr(launcher_module.RayCluster, where, dies)
             with pytest.raises(DeathError):
-                session.go_on(scene.run_dir, Quiet())
+                launch.go_on(scene.run_dir, Quiet())
     assert len(rig.left()) == 3
-    assert session.go_on(scene.run_dir, Quiet()) == 0
+    assert launch.go_on(scene.run_dir, Quiet()) == 0
     assert scene.starts() == {"a": 1}
     assert rig.left() == []
     # Logs and progress came from the nodes.

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.launch import session
+from paceline.launch import run as launch
 from paceline.launch.launchers import slurm as launcher_module
-from paceline.launch.launchers import slurm_commands as commands
 from tests.launch.scenes import (
     Quiet,
     Scene,
@@ -48,7 +47,7 @@ def test_ten_jobs_beside_one_that_is_not_ours(slurm: Slurm, tmp_path: Path) -> N
     other = slurm.command("sbatch", "--parsable", "--hold", "--job-name=pl-j0", "--wrap=true").stdout.strip()
     scene = ten_jobs(Scene(tmp_path, SERVERS))
     assert_ten_went_well(scene, scene.run(launcher="slurm"))
-    (left,) = [job for job in commands.queue() if job.number == int(other)]
+    (left,) = [job for job in launcher_module.queue() if job.number == int(other)]
     assert (left.state, left.reason) == ("PENDING", "JobHeldUser")
     slurm.command("scancel", other)
 
@@ -140,7 +139,7 @@ def test_a_planner_that_dies_between_two_steps(
     with monkeypatch.context() as patch:
         patch.setattr(launcher_module.Slurm, name, dies)
         with pytest.raises(DeathError):
-            session.go_on(scene.run_dir, Quiet())
+            launch.go_on(scene.run_dir, Quiet())
     token = scene.rows("attempts")[0]["token"]
     if where == "before sbatch has answered":
         folder = scene.run_dir / "attempts/a.1"
@@ -152,11 +151,11 @@ def test_a_planner_that_dies_between_two_steps(
             f"--output={tmp_path}/late",
             str(folder / "batch.sh"),
         )
-        assert len({job.root for job in commands.queue() if job.comment == token}) == 2
-    assert session.go_on(scene.run_dir, Quiet()) == 0
+        assert len({job.root for job in launcher_module.queue() if job.comment == token}) == 2
+    assert launch.go_on(scene.run_dir, Quiet()) == 0
     assert scene.starts() == {"a": 1}
     # Three slots on nodes of two: a job in two parts, under one root.
-    states = sorted({job.root: job.state for job in commands.queue() if job.comment == token}.values())
+    states = sorted({job.root: job.state for job in launcher_module.queue() if job.comment == token}.values())
     assert states == (["CANCELLED", "COMPLETED"] if where == "before sbatch has answered" else ["COMPLETED"])
 
 
@@ -189,7 +188,7 @@ def test_ctrl_c_cancels_our_jobs(slurm: Slurm, tmp_path: Path) -> None:
     assert code == 130, err
     assert scene.states() == {"a": "stopped", "b": "waiting"}
     token = scene.rows("attempts")[0]["token"]
-    assert [job.state for job in commands.queue() if job.comment == token] == ["CANCELLED"]
+    assert [job.state for job in launcher_module.queue() if job.comment == token] == ["CANCELLED"]
 
 
 @needs_slurm
@@ -243,9 +242,9 @@ def test_a_slurm_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_gpus_are_counted() -> None:
-    assert commands.gpus_of("gpu:4") == 4
-    assert commands.gpus_of("gpu:a100:4(S:0-1),nic:2,gpu:h100:1") == 5
-    assert commands.gpus_of("(null)") == 0
+    assert launcher_module.gpus_of("gpu:4") == 4
+    assert launcher_module.gpus_of("gpu:a100:4(S:0-1),nic:2,gpu:h100:1") == 5
+    assert launcher_module.gpus_of("(null)") == 0
 
 
 @pytest.mark.parametrize(
@@ -262,7 +261,7 @@ def test_gpus_are_counted() -> None:
     ],
 )
 def test_nodes_that_can_be_used(state: str, up: bool) -> None:
-    assert commands.Node("n", state, 1, 0, "", "a").up is up
+    assert launcher_module.SlurmNode("n", state, 1, 0, "", "a").up is up
 
 
 def test_newer_versions_of_the_queue_are_read() -> None:
@@ -271,5 +270,5 @@ def test_newer_versions_of_the_queue_are_read() -> None:
         "exit_code": {"return_code": {"set": True, "number": 7}, "signal": {"id": {"set": False, "number": 0}}},
         "end_time": {"set": True, "number": 17},
     }  # fmt: skip
-    job = commands._job(entry)
+    job = launcher_module._job(entry)
     assert (job.state, job.exit_code, job.ended) == ("FAILED", 7, 17.0)

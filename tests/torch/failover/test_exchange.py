@@ -68,7 +68,7 @@ def fail_on_one_worker(rank: int, bad_rank: int, unbound: int) -> dict[str, Any]
     from paceline.live.agent.handle import ReductionError
     from paceline.live.switch_client import ControlError
     from paceline.torch.failover import switch_search
-    from paceline.torch.reduce import choose_network
+    from paceline.torch.reduce import network
 
     class Unlucky(Agent):
         def submit(self, *args: Any, **more: Any) -> Any:
@@ -79,11 +79,11 @@ def fail_on_one_worker(rank: int, bad_rank: int, unbound: int) -> dict[str, Any]
                 handle.error = lambda: ReductionError("made to fail")  # type: ignore[method-assign]
             return handle
 
-    class Path(choose_network.AgentPath):
+    class Path(network.AgentPath):
         def _build(self, addresses: Any) -> None:
-            assert self.ticket is not None
-            if rank == unbound and failed_for_all() and self.ticket.key in (refused or [self.ticket.key]):
-                refused[:] = [self.ticket.key]
+            assert self.offer is not None
+            if rank == unbound and failed_for_all() and self.offer.key in (refused or [self.offer.key]):
+                refused[:] = [self.offer.key]
                 raise ControlError("made to fail")
             super()._build(addresses)
 
@@ -93,7 +93,7 @@ def fail_on_one_worker(rank: int, bad_rank: int, unbound: int) -> dict[str, Any]
     failed: list[int] = []
     refused: list[str] = []
     switch_search.RETRY_S = (0.5, 1.0)
-    choose_network.AgentPath = functools.partial(Path, make_agent=Unlucky)  # type: ignore[misc, assignment]
+    network.AgentPath = functools.partial(Path, make_agent=Unlucky)  # type: ignore[misc, assignment]
     dist.init_process_group("paceline")
     generator = torch.Generator().manual_seed(rank)
     sums, paths = [], []
@@ -156,9 +156,9 @@ def two_hosts(rank: int, dies: int = -1) -> dict[str, Any]:
     import torch.distributed as dist
 
     import paceline.torch
-    from paceline.torch.reduce import choose as making
+    from paceline.torch.reduce import choose
 
-    making.host_identity = lambda: f"host {rank // 2}"
+    choose.host_identity = lambda: f"host {rank // 2}"
     dist.init_process_group("paceline")
     for dtype in (torch.float32, torch.bfloat16, torch.int32):
         for op, factor in ((dist.ReduceOp.SUM, 4), (dist.ReduceOp.AVG, 1)):
@@ -238,11 +238,10 @@ def different_tensors(rank: int, hosts: int) -> list[str]:
     import torch.distributed as dist
 
     import paceline.torch  # noqa: F401
-    from paceline.torch.reduce import choose as making
-    from paceline.torch.reduce import network as network_reducer
+    from paceline.torch.reduce import choose, network
 
-    network_reducer.SEGMENT = 1000
-    making.host_identity = lambda: f"host {rank * hosts // 4}"
+    network.SEGMENT = 1000
+    choose.host_identity = lambda: f"host {rank * hosts // 4}"
     dist.init_process_group("paceline", timeout=timedelta(seconds=60))
     last = rank * hosts // 4 == hosts - 1  # the ranks of the last host have another tensor
     cases = [
@@ -281,7 +280,7 @@ def outlive_the_store(rank: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     import paceline.torch
-    from paceline.torch.rendezvous import Keys
+    from paceline.torch.rendezvous import StorePrefix
 
     def gone(*_: object) -> NoReturn:
         raise dist.DistNetworkError("made to fail")
@@ -289,13 +288,13 @@ def outlive_the_store(rank: int) -> dict[str, Any]:
     dist.init_process_group("paceline")
     dist.all_reduce(torch.ones(5))
     dist.barrier()
-    real = Keys.ready
-    Keys.ready = gone  # type: ignore[method-assign]
+    real = StorePrefix.ready
+    StorePrefix.ready = gone  # type: ignore[method-assign]
     time.sleep(1.0)
     tensor = torch.ones(5)
     dist.all_reduce(tensor)
     status = paceline.torch.status()[0]
-    Keys.ready = real  # type: ignore[method-assign]
+    StorePrefix.ready = real  # type: ignore[method-assign]
     work = dist.all_reduce(torch.ones(7), async_op=True) if rank == 0 else None
     dist.destroy_process_group()
     error = ""

@@ -1,4 +1,4 @@
-"""The ledger of reductions: whatever any worker may still lack, every worker still keeps."""
+"""Reductions under way: whatever any worker may still lack, every worker still keeps."""
 
 import random
 
@@ -7,42 +7,44 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paceline.torch.failover.pending import Entry, Ledger
+from paceline.torch.failover.pending import PendingReduction, ReductionQueue
 
 
-def _entry(size: int, value: float = 1.0) -> Entry:
-    return Entry(np.full(size, value, np.float32), "float32", "sum", 128, 60.0, lambda _error: None)
+def _entry(size: int, value: float = 1.0) -> PendingReduction:
+    return PendingReduction(
+        np.full(size, value, np.float32), "float32", "sum", 128, 60.0, lambda _error: None
+    )
 
 
 def test_reductions_begin_in_order_and_within_the_limits() -> None:
-    ledger = Ledger(count_max=3, bytes_max=1000)
+    queue = ReductionQueue(count_max=3, bytes_max=1000)
     entries = [_entry(10) for _ in range(5)]
     for entry in entries:
-        ledger.add(entry)
+        queue.add(entry)
     begun = []
-    while (entry := ledger.may_begin()) is not None:
-        ledger.begin(entry, 0.0)
+    while (entry := queue.may_begin()) is not None:
+        queue.begin(entry, 0.0)
         begun.append(entry.seq)
     assert begun == [0, 1, 2], "three at a time"
-    ledger.finish(entries[1])
-    assert ledger.may_begin() is None, "the oldest is still under way"
-    ledger.finish(entries[0])
-    assert ledger.may_begin() is entries[3]
-    large = Ledger(count_max=10, bytes_max=100)
+    queue.finish(entries[1])
+    assert queue.may_begin() is None, "the oldest is still under way"
+    queue.finish(entries[0])
+    assert queue.may_begin() is entries[3]
+    large = ReductionQueue(count_max=10, bytes_max=100)
     for size in (10, 10, 1000, 1):
         large.add(_entry(size))
     assert [large.get(seq).floor for seq in range(4)] == [-1, -1, 1, 2]  # type: ignore[union-attr]
 
 
 def test_inputs_are_kept_as_they_were() -> None:
-    ledger = Ledger()
+    queue = ReductionQueue()
     entry = _entry(4, 7.0)
-    ledger.add(entry)
-    ledger.begin(entry, 0.0)
+    queue.add(entry)
+    queue.begin(entry, 0.0)
     entry.array[:] = 99
     assert entry.kept is not None
     assert entry.kept.tolist() == [7] * 4
-    ledger.begin(entry, 1.0)  # again: from the input
+    queue.begin(entry, 1.0)  # again: from the input
     assert entry.array.tolist() == [7] * 4
 
 
@@ -51,24 +53,24 @@ def test_what_one_lacks_all_keep(seed: int) -> None:
     """Workers that begin and finish at random, under the rule that nobody finishes what not all have begun."""
     chance = random.Random(seed)
     count_max = chance.randint(1, 5)
-    ledgers = [Ledger(count_max=count_max, bytes_max=400) for _ in range(3)]
+    queues = [ReductionQueue(count_max=count_max, bytes_max=400) for _ in range(3)]
     sizes = [chance.choice([1, 5, 20, 50, 200]) for _ in range(60)]
     added = [0, 0, 0]
-    while any(ledger.lowest_open < len(sizes) for ledger in ledgers):
+    while any(queue.lowest_open < len(sizes) for queue in queues):
         worker = chance.randrange(3)
-        ledger = ledgers[worker]
+        queue = queues[worker]
         move = chance.randrange(3)
         if move == 0 and added[worker] < len(sizes):
-            ledger.add(_entry(sizes[added[worker]]))
+            queue.add(_entry(sizes[added[worker]]))
             added[worker] += 1
-        elif move == 1 and (entry := ledger.may_begin()) is not None:
-            ledger.begin(entry, 0.0)
+        elif move == 1 and (entry := queue.may_begin()) is not None:
+            queue.begin(entry, 0.0)
         elif move == 2:
-            ready = [e for e in ledger.under_way() if all(other.next_to_begin > e.seq for other in ledgers)]
+            ready = [e for e in queue.under_way() if all(other.next_to_begin > e.seq for other in queues)]
             if ready:
-                ledger.finish(chance.choice(ready))
-        start = min(other.lowest_open for other in ledgers)
-        for other in ledgers:
+                queue.finish(chance.choice(ready))
+        start = min(other.lowest_open for other in queues)
+        for other in queues:
             for seq in range(start, other.next_to_begin):
                 kept = other.get(seq)
                 assert kept is not None

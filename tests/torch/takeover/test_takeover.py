@@ -14,10 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from paceline.torch.takeover import Report, TakeoverError, server  # noqa: E402
-from paceline.torch.takeover.client import Client  # noqa: E402
-from paceline.torch.takeover.keeper import warm_up  # noqa: E402
-from paceline.torch.takeover.server import KeeperServer  # noqa: E402
+from paceline.torch.takeover import Report, TakeoverError  # noqa: E402
+from paceline.torch.takeover import keeper as keeper_module  # noqa: E402
+from paceline.torch.takeover.client import KeeperClient  # noqa: E402
+from paceline.torch.takeover.keeper import KeeperServer, warm_up  # noqa: E402
 from tests.torch.takeover.ranks import COUNTS, build, loss_of, micro_batches, reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -116,7 +116,7 @@ def test_a_straggler_is_named_with_its_figures_and_nobody_for_jitter() -> None:
 def test_a_stranger_is_not_let_in() -> None:
     keeper = KeeperServer("127.0.0.1", "secret", ranks=1, lease_s=5.0)
     try:
-        stranger = Client([("127.0.0.1", keeper.port)], "guess", 0, lease_s=5.0, silence_s=10.0)
+        stranger = KeeperClient([("127.0.0.1", keeper.port)], "guess", 0, lease_s=5.0, silence_s=10.0)
         with pytest.raises(TakeoverError, match="the keeper is lost"):
             stranger.wait_for(stranger.ask("claim", 1, ahead=False), 20.0)
         stranger.close()
@@ -126,18 +126,18 @@ def test_a_stranger_is_not_let_in() -> None:
 
 def test_ranks_meet_while_the_keeper_still_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    monkeypatch.setattr(server, "warm_up", lambda: go.wait(60) and warm_up())
+    monkeypatch.setattr(keeper_module, "warm_up", lambda: go.wait(60) and warm_up())
     keeper = KeeperServer("127.0.0.1", "secret", ranks=1, lease_s=5.0)
     try:
-        line = Client([("127.0.0.1", keeper.port)], "secret", 0, lease_s=5.0, silence_s=3.0)
-        line.tell("begin", 1, micro_batches=[1])
-        claim = line.ask("claim", 1, ahead=False)
+        client = KeeperClient([("127.0.0.1", keeper.port)], "secret", 0, lease_s=5.0, silence_s=3.0)
+        client.tell("begin", 1, micro_batches=[1])
+        claim = client.ask("claim", 1, ahead=False)
         # Longer than the keeper may be silent, were it not heard while it compiles.
         with pytest.raises(TakeoverError, match="no micro-batch to compute"):
-            line.wait_for(claim, 4.5)
+            client.wait_for(claim, 4.5)
         go.set()
-        assert line.wait_for(claim, 60.0)["claim"][:2] == [0, 0]
-        line.close()
+        assert client.wait_for(claim, 60.0)["claim"][:2] == [0, 0]
+        client.close()
     finally:
         go.set()
         keeper.close()
@@ -147,30 +147,34 @@ def test_a_keeper_that_hangs_is_lost_after_its_silence() -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        line = Client([("127.0.0.1", silent.getsockname()[1])], "token", 0, lease_s=1.0, silence_s=0.5)
+        client = KeeperClient(
+            [("127.0.0.1", silent.getsockname()[1])], "token", 0, lease_s=1.0, silence_s=0.5
+        )
         with pytest.raises(TakeoverError, match="said nothing for"):
-            line.wait_for(line.ask("claim", 1, ahead=False), 20.0)
-        line.close()
+            client.wait_for(client.ask("claim", 1, ahead=False), 20.0)
+        client.close()
 
 
 def test_a_keeper_that_closes_still_says_how_the_iteration_ended() -> None:
     keeper = KeeperServer("127.0.0.1", "secret", ranks=2, lease_s=20.0)
     try:
-        lines = [Client([("127.0.0.1", keeper.port)], "secret", rank, 20.0, 30.0) for rank in range(2)]
-        for line in lines:
-            line.tell("begin", 1, micro_batches=[1])
-        for line in lines:
-            claim = line.wait_for(line.ask("claim", 1, ahead=False), 20.0)["claim"]
-            assert line.wait_for(line.ask("finish", 1, claim=claim, took_ns=1), 20.0)["kept"]
-        assert "frozen" in lines[0].wait_for(lines[0].ask("claim", 1, ahead=False), 20.0)
+        clients = [
+            KeeperClient([("127.0.0.1", keeper.port)], "secret", rank, 20.0, 30.0) for rank in range(2)
+        ]
+        for client in clients:
+            client.tell("begin", 1, micro_batches=[1])
+        for client in clients:
+            claim = client.wait_for(client.ask("claim", 1, ahead=False), 20.0)["claim"]
+            assert client.wait_for(client.ask("finish", 1, claim=claim, took_ns=1), 20.0)["kept"]
+        assert "frozen" in clients[0].wait_for(clients[0].ask("claim", 1, ahead=False), 20.0)
         closing = threading.Thread(target=keeper.close)
         closing.start()
         time.sleep(0.5)
-        assert "frozen" in lines[1].wait_for(lines[1].ask("claim", 1, ahead=False), 20.0)
+        assert "frozen" in clients[1].wait_for(clients[1].ask("claim", 1, ahead=False), 20.0)
         closing.join(10.0)
         assert not closing.is_alive()
-        for line in lines:
-            line.close()
+        for client in clients:
+            client.close()
     finally:
         keeper.close()
 
@@ -178,16 +182,16 @@ def test_a_keeper_that_closes_still_says_how_the_iteration_ended() -> None:
 def test_a_rank_that_ends_before_it_gave_its_work_is_told() -> None:
     keeper = KeeperServer("127.0.0.1", "secret", ranks=2, lease_s=5.0)
     try:
-        lines = [Client([("127.0.0.1", keeper.port)], "secret", rank, 5.0, 10.0) for rank in range(2)]
-        lines[0].tell("begin", 1, micro_batches=[1])
-        claim = lines[0].wait_for(lines[0].ask("claim", 1, ahead=False), 20.0)["claim"]
-        lines[0].ask("finish", 1, claim=claim, took_ns=1)
-        wait = lines[0].ask("claim", 1, ahead=False)
+        clients = [KeeperClient([("127.0.0.1", keeper.port)], "secret", rank, 5.0, 10.0) for rank in range(2)]
+        clients[0].tell("begin", 1, micro_batches=[1])
+        claim = clients[0].wait_for(clients[0].ask("claim", 1, ahead=False), 20.0)["claim"]
+        clients[0].ask("finish", 1, claim=claim, took_ns=1)
+        wait = clients[0].ask("claim", 1, ahead=False)
         time.sleep(0.1)
-        lines[1].close()
+        clients[1].close()
         with pytest.raises(TakeoverError, match="rank 1 is gone, and had not given"):
-            lines[0].wait_for(wait, 20.0)
-        lines[0].close()
+            clients[0].wait_for(wait, 20.0)
+        clients[0].close()
     finally:
         keeper.close()
 

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.launch.environment import MARK, rank_environments
-from paceline.launch.launchers import processes, supervisor
+from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.protocol import (
+    MARK,
+    EngineHandle,
     FoundServer,
-    Handle,
     Observation,
-    Open,
+    OpenAttempt,
     RefusedError,
     ServerState,
     Task,
@@ -59,16 +59,16 @@ class Local:
         down = (self.run_dir / "down" / name).exists()
         return ServerState(not down, f"marked by down/{name}" if down else "")
 
-    def prepare(self, task: Task) -> Handle:
+    def prepare(self, task: Task) -> EngineHandle:
         folder = Path(task.folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_task(folder, task, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
         return {"folder": task.folder}
 
-    def release(self, task: Task, handle: Handle) -> None:
+    def release(self, task: Task, handle: EngineHandle) -> None:
         start_supervised(Path(handle["folder"]), {MARK: task.token})
 
-    def poll(self, attempts: Sequence[Open]) -> dict[str, Observation]:
+    def poll(self, attempts: Sequence[OpenAttempt]) -> dict[str, Observation]:
         return {each.task.token: self._observe(each.task) for each in attempts}
 
     def _observe(self, task: Task) -> Observation:
@@ -83,13 +83,13 @@ class Local:
         # As a crash would: no grace. The supervisor goes first, so that it starts and reports nothing more.
         claim = supervisor.read_json(Path(task.folder) / "claim.json")
         if claim is not None:
-            processes.send(claim, signal.SIGKILL)
-        processes.kill_marked(MARK, task.token)
+            supervisor.signal_process(claim, signal.SIGKILL)
+        supervisor.kill_marked(MARK, task.token)
 
-    def stop(self, task: Task, handle: Handle) -> None:
+    def stop(self, task: Task, handle: EngineHandle) -> None:
         stop_supervised(Path(handle["folder"]))
 
-    def forget(self, task: Task, handle: Handle) -> None:
+    def forget(self, task: Task, handle: EngineHandle) -> None:
         """Its files stay."""
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def write_task(folder: Path, task: Task, master: Mapping[str, str]) -> None:
     gpus = visible_gpus()
     ranks: list[dict[str, Any]] = []
     numbers = [number for share in task.shares for number in [share.gpus] * share.slots]
-    for rank, own in enumerate(rank_environments(task)):
+    for rank, own in enumerate(task.rank_environments()):
         env = {**task.env, **master, **own}
         if gpus and max(numbers[rank]) < gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in numbers[rank])
@@ -142,14 +142,14 @@ def observe(folder: Path, token: str) -> Observation:
     claim = supervisor.read_json(folder / "claim.json")
     if claim is None:
         return Observation("queued")
-    running = processes.alive(claim)
+    running = supervisor.is_alive(claim)
     # Looked at after the process: a supervisor writes its verdict before it ends.
     verdict = supervisor.read_json(folder / "exit.json")
     if verdict is not None:
         return Observation("ended", int(verdict["exit_code"]), str(verdict["reason"]), verdict["ended"])
     if running:
         return Observation("running")
-    left = processes.kill_marked(MARK, token)
+    left = supervisor.kill_marked(MARK, token)
     return Observation("lost", reason=f"its supervisor was killed; {left} processes left behind were ended")
 
 
@@ -158,11 +158,11 @@ def stop_supervised(folder: Path) -> None:
     claim = supervisor.read_json(folder / "claim.json")
     if claim is None:
         with contextlib.suppress(FileNotFoundError):
-            taken = supervisor.write_once(folder / "claim.json", processes.identity(os.getpid()))
+            taken = supervisor.write_once(folder / "claim.json", supervisor.process_identity(os.getpid()))
             if taken:
                 verdict = {"exit_code": 143, "reason": "stopped", "ranks": {}, "ended": time.time()}
                 supervisor.write_once(folder / "exit.json", verdict)
                 return
         claim = supervisor.read_json(folder / "claim.json")
     if claim is not None:
-        processes.send(claim, signal.SIGTERM)
+        supervisor.signal_process(claim, signal.SIGTERM)

@@ -4,17 +4,46 @@ An attempt of a job goes through two calls, so that a planner may die at any mom
 
     write the intent to disk -> handle = prepare(task) -> write the handle -> release(task, handle) -> write that
 
-`prepare` makes the attempt known to the engine and runs not a line of the job; `release` lets it run. Both are
+`prepare` makes the attempt known to the engine without running it; `release` lets it run. Both are
 idempotent for one token: after a crash they are simply called again, find what is already there by the token,
 and go on from it. `poll` then tells how each released attempt does, until it says `ended` or `lost`.
+
+A job finds the variables of `torchrun` in its environment, and Paceline's own (`MEANINGS`). One process is started
+for each GPU (slot), so `init_process_group(init_method="env://")` works unchanged.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Handle = dict[str, Any]
+EngineHandle = dict[str, Any]
 """What an engine knows an attempt by: plain data, kept on disk."""
+MARK = "PACELINE_ATTEMPT"
+"""Carries the attempt's token: whatever process has it belongs to that attempt."""
+
+MEANINGS: dict[str, str] = {
+    "RANK": "number of this process in the job, from 0",
+    "WORLD_SIZE": "processes of the job, one for each slot",
+    "LOCAL_RANK": "number of this process on its server",
+    "LOCAL_WORLD_SIZE": "processes of the job on this server",
+    "GROUP_RANK": "number of this server in the job (also NODE_RANK)",
+    "GROUP_WORLD_SIZE": "servers of the job",
+    "MASTER_ADDR": "address of rank 0's server",
+    "MASTER_PORT": "a port there for the job's processes to meet",
+    "PACELINE_JOB": "the job's name",
+    "PACELINE_RUN": "the run's id",
+    "PACELINE_SERVER": "the plan's name of this server",
+    "PACELINE_SERVERS": "the job's servers and their slots, `s0:2,s1:1`",
+    "PACELINE_SLOTS": "the slots of this process's server that the job has, `0,1`",
+    "PACELINE_REMAINING_S": "seconds that the job is expected to take from its start",
+    "PACELINE_REMAINING_FILE": "a file with the expected remaining seconds, renewed at every plan and by its progress",
+    "PACELINE_ITERATIONS": "iterations, as the job file has them",
+    "PACELINE_STATUS": "a file to write progress to, as JSON",
+    "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",
+    "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",
+    MARK: "the token of this attempt",
+}
 
 
 class UnreachableError(Exception):
@@ -51,22 +80,42 @@ class Task:
     run_id: str
     job: str
     attempt: int
+    """From 1 on."""
     token: str
+    """Names this attempt alone; every process of it has it as `MARK`."""
     command: tuple[str, ...]
     env: Mapping[str, str]
+    """The variables that all its processes share."""
     workdir: str
     shares: tuple[Share, ...]
     folder: str
     """The attempt's own folder, absolute."""
     grace_s: float = 5.0
-
-    @property
-    def world_size(self) -> int:
-        return sum(share.slots for share in self.shares)
+    """Between SIGTERM and SIGKILL."""
 
     @property
     def servers(self) -> tuple[str, ...]:
         return tuple(share.server for share in self.shares)
+
+    def rank_environments(self) -> list[dict[str, str]]:
+        """What each rank has besides `env`, in rank order."""
+        found: list[dict[str, str]] = []
+        for group, share in enumerate(self.shares):
+            for local in range(share.slots):
+                rank = len(found)
+                found.append(
+                    {
+                        "RANK": str(rank),
+                        "LOCAL_RANK": str(local),
+                        "LOCAL_WORLD_SIZE": str(share.slots),
+                        "GROUP_RANK": str(group),
+                        "NODE_RANK": str(group),
+                        "PACELINE_SERVER": share.server,
+                        "PACELINE_SLOTS": ",".join(str(slot) for slot in share.local),
+                        "PACELINE_STATUS": str(Path(self.folder) / f"status-{rank}"),
+                    }
+                )
+        return found
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,6 +126,30 @@ class Task:
             Share(share["server"], tuple(share["gpus"]), tuple(share["local"])) for share in data["shares"]
         )
         return cls(**{**data, "command": tuple(data["command"]), "shares": shares})
+
+
+def job_environment(
+    task_env: Mapping[str, str], *, run_id: str, job: str, token: str, shares: tuple[Share, ...],
+    remaining_s: float, iterations: float, folder: str, switch: str = "", switch_token: str = "",
+) -> dict[str, str]:  # fmt: skip
+    """The variables that all processes of a job share; the job's own `env` comes first and cannot hide ours."""
+    ours = {
+        "WORLD_SIZE": str(sum(share.slots for share in shares)),
+        "GROUP_WORLD_SIZE": str(len(shares)),
+        "PACELINE_JOB": job,
+        "PACELINE_RUN": run_id,
+        "PACELINE_SERVERS": ",".join(f"{share.server}:{share.slots}" for share in shares),
+        "PACELINE_REMAINING_S": f"{max(remaining_s, 0.001):.3f}",
+        "PACELINE_REMAINING_FILE": str(Path(folder) / "remaining_s"),
+        "PACELINE_ITERATIONS": f"{iterations:.0f}",
+        "PYTHONUNBUFFERED": "1",
+        MARK: token,
+    }
+    if switch:
+        ours["PACELINE_SWITCH"] = switch
+    if switch_token:
+        ours["PACELINE_TOKEN"] = switch_token
+    return {**task_env, **ours}
 
 
 @dataclass(frozen=True)
@@ -104,15 +177,14 @@ class FoundServer:
 
     name: str
     slots: int
-    address: str = "127.0.0.1"
 
 
 @dataclass
-class Open:
+class OpenAttempt:
     """An attempt that the planner watches."""
 
     task: Task
-    handle: Handle
+    handle: EngineHandle
     seen: Observation = field(default_factory=lambda: Observation("queued"))
 
 
@@ -132,19 +204,19 @@ class Launcher(Protocol):
     def servers(self, names: Sequence[str]) -> dict[str, ServerState]:
         """Which of them can be used now."""
 
-    def prepare(self, task: Task) -> Handle:
-        """Make the attempt known, without running a line of it. May raise `RefusedError`."""
+    def prepare(self, task: Task) -> EngineHandle:
+        """Make the attempt known, without running it. May raise `RefusedError`."""
 
-    def release(self, task: Task, handle: Handle) -> None:
+    def release(self, task: Task, handle: EngineHandle) -> None:
         """Let it run."""
 
-    def poll(self, attempts: Sequence[Open]) -> dict[str, Observation]:
+    def poll(self, attempts: Sequence[OpenAttempt]) -> dict[str, Observation]:
         """How these attempts do, by token; log and status files of the task's folder are brought up to date."""
 
-    def stop(self, task: Task, handle: Handle) -> None:
+    def stop(self, task: Task, handle: EngineHandle) -> None:
         """Ask it to end: SIGTERM, a time of grace, SIGKILL. Returns at once; `poll` tells when it has ended."""
 
-    def forget(self, task: Task, handle: Handle) -> None:
+    def forget(self, task: Task, handle: EngineHandle) -> None:
         """Clear away what the engine holds of an attempt whose end is on disk; harmless when repeated."""
 
     def close(self) -> None:

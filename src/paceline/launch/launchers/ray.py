@@ -5,14 +5,23 @@ the address of a node. Groups and actors are detached and named after the attemp
 planner, and the next one finds them. An actor of one name is made once, however often it is asked for, and never
 restarted by Ray, so an attempt starts once. They are cleared away only when their end is on disk.
 
-The nodes need Paceline installed, and nothing else in common with the planner. Slots are GPUs where a node has
-some, else processors. `import ray` happens here only when a run asks for it.
+On its node an actor keeps the ranks under the same supervisor as on one machine, at the end of a pipe: when the actor
+is gone, with its node or without, its ranks are killed. Log and status files lie in a folder of the node's own; `poll`
+hands over what is new in them. So the nodes need Paceline installed, and nothing else in common with the planner.
+
+Slots are GPUs where a node has some, else processors. `import ray` happens here only when a run asks for it.
 """
 
 import contextlib
+import json
 import logging
 import os
+import shutil
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,47 +29,53 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch.environment import rank_environments
+from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.protocol import (
+    MARK,
+    EngineHandle,
     FoundServer,
     GoneError,
-    Handle,
     Observation,
-    Open,
+    OpenAttempt,
     RefusedError,
     ServerState,
     Task,
     UnreachableError,
-)  # fmt: skip
+)
 from paceline.ports import FIRST_PORT, PORTS
 
 NAMESPACE = "paceline"
 PIN = 0.001
+"""So much of a node's own resource is asked for."""
 ANSWER_S = 10.0
 UNBORN_S = 60.0
 """So long a group may be there without its actor answering."""
+PIECE_BYTES = 1 << 20
+"""Of a log, handed over at a time."""
 _COMMON = ("CPU", "GPU", "memory", "object_store_memory")
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A node that can be a server: how it is pinned, and what it offers."""
 
     name: str
     pin: str
+    """The resource that this node alone has: what asks for a little of it runs there."""
     kind: str
+    """Of its slots: `GPU` or `CPU`."""
     slots: int
     address: str
 
 
-def nodes_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Node]:
+def nodes_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, RayNode]:
     """The nodes by every name they can be called by, from what Ray tells of them; a name is one node's alone."""
     alive = [row for row in rows if row["Alive"]]
     holders: dict[str, int] = {}
     for row in alive:
         for resource in row["Resources"]:
             holders[resource] = holders.get(resource, 0) + 1
-    found: dict[str, Node] = {}
+    found: dict[str, RayNode] = {}
     for row in alive:
         offered, address = row["Resources"], str(row["NodeManagerAddress"])
         kind = "GPU" if offered.get("GPU") else "CPU"
@@ -71,7 +86,7 @@ def nodes_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Node]:
             names += [(address, f"node:{address}"), (str(row["NodeManagerHostname"]), f"node:{address}")]
         for name, pin in names:
             if slots:
-                found.setdefault(name, Node(name, pin, kind, slots, address))
+                found.setdefault(name, RayNode(name, pin, kind, slots, address))
     return found
 
 
@@ -111,7 +126,7 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UnreachableError(" ".join(str(error).split())) from None
 
-    def _nodes(self) -> dict[str, Node]:
+    def _nodes(self) -> dict[str, RayNode]:
         with self._reaching():
             return nodes_of(self._ray.nodes())
 
@@ -127,7 +142,7 @@ class RayCluster:
         found, seen = [], set()
         for node in self._nodes().values():
             if node.pin not in seen:
-                found.append(FoundServer(node.name, node.slots, node.address))
+                found.append(FoundServer(node.name, node.slots))
             seen |= {node.pin, f"node:{node.address}"} if node.pin.startswith("node:") else {node.pin}
         return sorted(found, key=lambda server: server.name)
 
@@ -152,7 +167,7 @@ class RayCluster:
 
     # An attempt ------------------------------------------------------------------------------------------
 
-    def prepare(self, task: Task) -> Handle:
+    def prepare(self, task: Task) -> EngineHandle:
         from ray.util import get_placement_group, placement_group
 
         known = self._nodes()
@@ -176,17 +191,15 @@ class RayCluster:
             placement_group(bundles, strategy="PACK", name=handle["group"], lifetime="detached")
         return handle
 
-    def release(self, task: Task, handle: Handle) -> None:
+    def release(self, task: Task, handle: EngineHandle) -> None:
         from ray.util import get_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        from paceline.launch.launchers.ray_host import Host
 
         try:
             group = get_placement_group(handle["group"])
         except ValueError:
             raise RefusedError(f"Ray has no placement group {handle['group']}") from None
-        actor_class = self._ray.remote(Host)
+        actor_class = self._ray.remote(NodeActor)
         for i, (share, name, kind) in enumerate(
             zip(task.shares, handle["actors"], handle["kinds"], strict=True)
         ):
@@ -197,7 +210,7 @@ class RayCluster:
                     max_task_retries=0, scheduling_strategy=PlacementGroupSchedulingStrategy(group, i), **resources,
                 ).remote(_spec(task, i, str(handle["address"])))  # fmt: skip
 
-    def poll(self, attempts: Sequence[Open]) -> dict[str, Observation]:
+    def poll(self, attempts: Sequence[OpenAttempt]) -> dict[str, Observation]:
         asked: dict[str, Any] = {}
         gone: set[str] = set()
         for each in attempts:
@@ -214,7 +227,9 @@ class RayCluster:
             self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=0.5)
         return {each.task.token: self._observe(each.task, each.handle, asked, gone) for each in attempts}
 
-    def _observe(self, task: Task, handle: Handle, asked: Mapping[str, Any], gone: set[str]) -> Observation:
+    def _observe(
+        self, task: Task, handle: EngineHandle, asked: Mapping[str, Any], gone: set[str]
+    ) -> Observation:
         errors = self._ray.exceptions
         answers: list[dict[str, Any] | None] = []
         for name in handle["actors"]:
@@ -238,7 +253,7 @@ class RayCluster:
             return self._not_all_there(handle, answers)
         return self._together(handle, [answer for answer in answers if answer is not None])
 
-    def _not_all_there(self, handle: Handle, answers: list[dict[str, Any] | None]) -> Observation:
+    def _not_all_there(self, handle: EngineHandle, answers: list[dict[str, Any] | None]) -> Observation:
         if any(answers):
             return Observation("running")
         from ray.util import get_placement_group, placement_group_table
@@ -253,7 +268,7 @@ class RayCluster:
             return Observation("lost", reason="its actor never came to be")
         return Observation("queued", reason="the actors start")
 
-    def _together(self, handle: Handle, answers: list[dict[str, Any]]) -> Observation:
+    def _together(self, handle: EngineHandle, answers: list[dict[str, Any]]) -> Observation:
         ended = [answer for answer in answers if answer["ended"]]
         verdicts = [answer["verdict"] for answer in ended]
         if any(verdict is None for verdict in verdicts):
@@ -283,7 +298,7 @@ class RayCluster:
         if answer["status"] is not None:
             (folder / "status-0").write_bytes(answer["status"])
 
-    def stop(self, task: Task, handle: Handle) -> None:
+    def stop(self, task: Task, handle: EngineHandle) -> None:
         from ray.util import get_placement_group, placement_group_table
 
         try:
@@ -295,13 +310,13 @@ class RayCluster:
         else:
             self.forget(task, handle)
 
-    def _stop(self, handle: Handle) -> None:
+    def _stop(self, handle: EngineHandle) -> None:
         for name in handle["actors"]:
             with contextlib.suppress(ValueError):
                 actor = self._actors.get(name) or self._ray.get_actor(name, namespace=NAMESPACE)
                 actor.stop.remote()
 
-    def forget(self, task: Task, handle: Handle) -> None:
+    def forget(self, task: Task, handle: EngineHandle) -> None:
         from ray.util import get_placement_group, remove_placement_group
 
         errors = self._ray.exceptions
@@ -331,7 +346,7 @@ def _spec(task: Task, index: int, address: str) -> dict[str, Any]:
     first = sum(share.slots for share in task.shares[:index])
     ranks = [
         {"rank": rank, "env": {**task.env, **master, **own}}
-        for rank, own in enumerate(rank_environments(task))
+        for rank, own in enumerate(task.rank_environments())
         if first <= rank < first + task.shares[index].slots
     ]
     return {
@@ -342,3 +357,57 @@ def _spec(task: Task, index: int, address: str) -> dict[str, Any]:
         "remaining_s": task.env["PACELINE_REMAINING_S"],
         "ranks": ranks,
     }
+
+
+class NodeActor:
+    """The actor on a node: holds the ranks of one attempt there; made once, starts them at once."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="paceline-"))
+        for entry in spec["ranks"]:
+            entry["env"]["PACELINE_STATUS"] = str(self.folder / f"status-{entry['rank']}")
+            entry["env"]["PACELINE_REMAINING_FILE"] = str(self.folder / "remaining_s")
+        (self.folder / "remaining_s").write_text(f"{spec['remaining_s']}\n", encoding="utf-8")
+        (self.folder / "task.json").write_text(json.dumps(spec), encoding="utf-8")
+        self.ranks = [int(entry["rank"]) for entry in spec["ranks"]]
+        self.token = str(spec["token"])
+        # A request to stop that comes while it starts is kept for later: it would end it without a verdict.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.STOPS)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "paceline.launch.launchers.supervisor", str(self.folder), "--lifeline"],
+                stdin=subprocess.PIPE, env={**os.environ, MARK: self.token}, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def poll(self, offsets: dict[int, int]) -> dict[str, Any]:
+        """How the ranks do, and what is new in their files."""
+        code = self.process.poll()
+        verdict = supervisor.read_json(self.folder / "exit.json") if code is not None else None
+        if code is not None and verdict is None:
+            supervisor.kill_marked(MARK, self.token)  # it was killed, and its ranks have nobody now
+        logs = {}
+        for rank in self.ranks:
+            with contextlib.suppress(OSError), (self.folder / f"rank-{rank}.log").open("rb") as file:
+                file.seek(offsets.get(rank, 0))
+                logs[rank] = file.read(PIECE_BYTES)
+        status = None
+        with contextlib.suppress(OSError):
+            status = (self.folder / "status-0").read_bytes()[-PIECE_BYTES:]
+        # The end is told only with the last piece of every log.
+        whole = all(len(piece) < PIECE_BYTES for piece in logs.values())
+        return {"ended": code is not None and whole, "verdict": verdict, "logs": logs, "status": status}
+
+    def stop(self) -> None:
+        """SIGTERM, grace, SIGKILL: the supervisor's business."""
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def clear(self) -> None:
+        """Leave nothing on the node."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)

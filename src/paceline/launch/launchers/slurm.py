@@ -11,29 +11,194 @@ nodes have some, else processors.
 """
 
 import contextlib
+import json
+import os
+import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.errors import UserError
-from paceline.launch.environment import rank_environments
-from paceline.launch.launchers import slurm_commands as slurm
 from paceline.launch.launchers.protocol import (
+    EngineHandle,
     FoundServer,
-    Handle,
     Observation,
-    Open,
+    OpenAttempt,
     RefusedError,
     ServerState,
     Share,
     Task,
+    UnreachableError,
 )
-from paceline.launch.launchers.slurm_commands import SlurmJob
 from paceline.ports import FIRST_PORT, PORTS
 
+TIMEOUT_S = 30.0
+_AWAY = (  # Slurm has one exit code for all failures: only its messages tell them apart
+    "unable to contact slurm controller",
+    "socket timed out",
+    "connection refused",
+    "communication connection failure",
+    "zero bytes were transmitted",
+    "munge",
+    "could not establish a configuration source",
+)
+# Values may hold spaces; the next name with = ends them.
+_FIELD = re.compile(r"(\w+)=(.*?)(?=\s+[A-Za-z]\w*=|\s*$)")
+_USABLE = ("IDLE", "MIXED", "ALLOCATED")
+_UNUSABLE_FLAGS = {
+    "DRAIN",
+    "DOWN",
+    "FAIL",
+    "NOT_RESPONDING",
+    "POWERED_DOWN",
+    "POWERING_DOWN",
+    "MAINTENANCE",
+    "BLOCKED",
+}
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 _LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "DEADLINE")
+
+
+# Slurm's commands: one answer each, or an error that says which kind it is ------------------------------
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job in the queue, or one that ended not long ago."""
+
+    number: int
+    root: int
+    """The number of the whole, where it is one part of a heterogeneous job; else its own."""
+    state: str
+    reason: str
+    comment: str
+    exit_code: int
+    ended: float
+
+
+def call(*arguments: str) -> str:
+    """Standard output of a command; `UnreachableError` if Slurm does not answer, `RefusedError` if it says no."""
+    if shutil.which(arguments[0]) is None:
+        raise UserError(f"{arguments[0]} is not installed here", place="--launcher slurm")
+    try:
+        done = subprocess.run(
+            arguments,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"{arguments[0]} did not answer within {TIMEOUT_S:.0f} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    told = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+    if any(sign in told.lower() for sign in _AWAY):
+        raise UnreachableError(told)
+    raise RefusedError(f"{arguments[0]}: {told}")
+
+
+def queue() -> list[SlurmJob]:
+    """Our user's jobs, those that ended within Slurm's memory included."""
+    answer = call("squeue", "--json", "--states=all", f"--user={os.getuid()}")
+    return [_job(entry) for entry in json.loads(answer)["jobs"]]
+
+
+def _job(entry: Mapping[str, Any]) -> SlurmJob:
+    code = entry.get("exit_code") or 0
+    if isinstance(code, dict):
+        # Newer versions tell it in parts.
+        code = _number(code.get("return_code")) << 8 | _number((code.get("signal") or {}).get("id"))
+    state = entry["job_state"]
+    return SlurmJob(
+        number=int(entry["job_id"]),
+        root=_number(entry.get("het_job_id")) or int(entry["job_id"]),
+        state=str(state[0] if isinstance(state, list) else state),
+        reason=str(entry.get("state_reason") or ""),
+        comment=str(entry.get("comment") or ""),
+        exit_code=_shell_code(int(code)),
+        ended=float(_number(entry.get("end_time"))),
+    )
+
+
+def _number(value: Any) -> int:
+    # Newer versions write {"set": true, "number": 3}.
+    if isinstance(value, Mapping):
+        value = value.get("number") if value.get("set", True) else 0
+    return int(value or 0)
+
+
+def _shell_code(status: int) -> int:
+    """A wait status as a shell tells it."""
+    if status & 0x7F:
+        return 128 + (status & 0x7F)
+    return status >> 8 & 0xFF
+
+
+def accounted(number: int) -> tuple[str, int] | None:
+    """State and exit code of a job that the queue has forgotten, by `sacct`; None where nothing is accounted."""
+    try:
+        answer = call("sacct", "-n", "-P", "-X", "-j", str(number), "-o", "State,ExitCode")
+    except (RefusedError, UserError):
+        return None
+    for line in answer.splitlines():
+        state, _, code = line.partition("|")
+        if state:
+            status, _, number_of_signal = code.partition(":")
+            signal_number = int(number_of_signal or 0)
+            return state.split()[0], 128 + signal_number if signal_number else int(status or 0)
+    return None
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node as `scontrol` tells it; its state is a word and flags, `IDLE+DRAIN`, with `*` if it is silent."""
+
+    name: str
+    state: str
+    cpus: int
+    gpus: int
+    reason: str
+    address: str
+
+    @property
+    def up(self) -> bool:
+        word, *flags = self.state.split("+")
+        return (
+            word.rstrip("~#!%$@^-") in _USABLE and not set(flags) & _UNUSABLE_FLAGS and "*" not in self.state
+        )
+
+
+def nodes() -> dict[str, SlurmNode]:
+    """All nodes."""
+    found = {}
+    for line in call("scontrol", "show", "node", "--oneliner").splitlines():
+        given: dict[str, str] = dict(_FIELD.findall(line))
+        if "NodeName" in given:
+            found[given["NodeName"]] = SlurmNode(
+                given["NodeName"], given.get("State", ""), int(given.get("CPUTot", 0)), gpus_of(given.get("Gres", "")),
+                given.get("Reason", "").strip(), given.get("NodeAddr", given["NodeName"]),
+            )  # fmt: skip
+    return found
+
+
+def gpus_of(gres: str) -> int:
+    """GPUs in `gpu:4`, `gpu:a100:4(S:0-1),nic:1` and the like."""
+    total = 0
+    for part in gres.replace("(null)", "").split(","):
+        fields = part.split("(")[0].split(":")
+        if fields[0] == "gpu" and fields[-1].isdigit():
+            total += int(fields[-1])
+    return total
+
+
+# The launcher --------------------------------------------------------------------------------------------
 
 
 class Slurm:
@@ -44,14 +209,10 @@ class Slurm:
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         self.options = tuple(options)
-        self._nodes = slurm.nodes()
+        self._nodes = nodes()
 
     def discover(self) -> list[FoundServer]:
-        return [
-            FoundServer(node.name, node.gpus or node.cpus, node.address)
-            for node in self._nodes.values()
-            if node.up
-        ]
+        return [FoundServer(node.name, node.gpus or node.cpus) for node in self._nodes.values() if node.up]
 
     def check(self, slots: Mapping[str, int]) -> None:
         for name, wanted in slots.items():
@@ -67,7 +228,7 @@ class Slurm:
                 )
 
     def servers(self, names: Sequence[str]) -> dict[str, ServerState]:
-        found = slurm.nodes()
+        found = nodes()
         states = {}
         for name in names:
             node = found.get(name)
@@ -75,8 +236,8 @@ class Slurm:
             states[name] = ServerState(node is not None and node.up, "" if node and node.up else reason)
         return states
 
-    def prepare(self, task: Task) -> Handle:
-        known = [job.root for job in slurm.queue() if job.comment == task.token]
+    def prepare(self, task: Task) -> EngineHandle:
+        known = [job.root for job in queue() if job.comment == task.token]
         if known:
             return {"job": min(known)}
         script = self._write_script(task)
@@ -97,7 +258,7 @@ class Slurm:
                 f"--ntasks={sum(share.slots for share in part)}", f"--ntasks-per-node={part[0].slots}",
                 *([f"--gres=gpu:{part[0].slots}"] if gpus else []),
             ]  # fmt: skip
-        answer = slurm.call("sbatch", *arguments, str(script))
+        answer = call("sbatch", *arguments, str(script))
         return {"job": int(answer.strip().split(";")[0])}
 
     def _write_script(self, task: Task) -> Path:
@@ -106,7 +267,9 @@ class Slurm:
         folder.mkdir(parents=True, exist_ok=True)
         hosts = [share.server for share in task.shares for _ in range(share.slots)]
         (folder / "hosts").write_text("\n".join(hosts) + "\n", encoding="utf-8")
-        cases = [f"{rank}) export {_assignments(own)} ;;" for rank, own in enumerate(rank_environments(task))]
+        cases = [
+            f"{rank}) export {_assignments(own)} ;;" for rank, own in enumerate(task.rank_environments())
+        ]
         quoted = shlex.quote(str(folder))
         (folder / "rank.sh").write_text(
             f'exec >> {quoted}/rank-"$SLURM_PROCID".log 2>&1\n'
@@ -137,40 +300,40 @@ class Slurm:
         )
         return batch
 
-    def release(self, task: Task, handle: Handle) -> None:
-        jobs = [job for job in slurm.queue() if job.root == handle["job"]]
+    def release(self, task: Task, handle: EngineHandle) -> None:
+        jobs = [job for job in queue() if job.root == handle["job"]]
         if not jobs or not all(job.state == "PENDING" and job.reason.startswith("JobHeld") for job in jobs):
             # Released before the crash, or gone: `poll` will tell.
             return
         _check_own(jobs, task)
         with contextlib.suppress(RefusedError):
-            slurm.call("scontrol", "release", str(handle["job"]))
+            call("scontrol", "release", str(handle["job"]))
 
-    def poll(self, attempts: Sequence[Open]) -> dict[str, Observation]:
-        jobs = slurm.queue()
+    def poll(self, attempts: Sequence[OpenAttempt]) -> dict[str, Observation]:
+        jobs = queue()
         numbers = {each.task.token: int(each.handle["job"]) for each in attempts}
         for job in jobs:
             # A second submission of a token of ours, still held: it must never run.
             if job.comment in numbers and job.root != numbers[job.comment] and job.state == "PENDING":
-                slurm.call("scancel", str(job.root))
+                call("scancel", str(job.root))
         return {each.task.token: self._observe(each.task, each.handle, jobs) for each in attempts}
 
-    def _observe(self, task: Task, handle: Handle, jobs: Sequence[SlurmJob]) -> Observation:
+    def _observe(self, task: Task, handle: EngineHandle, jobs: Sequence[SlurmJob]) -> Observation:
         number = int(handle["job"])
         parts = [job for job in jobs if job.root == number and job.comment == task.token]
         if parts:
             return self._together(task, handle, sorted(parts, key=lambda job: job.number))
-        past = slurm.accounted(number)
+        past = accounted(number)
         if past is not None:
             return _observation(past[0], past[1], "by sacct", None)
-        # No accounting: the batch script's own word is left.
+        # No accounting: the file that the batch script wrote is left.
         try:
             code = int((Path(task.folder) / "exit").read_text())
         except (FileNotFoundError, ValueError):
             return Observation("lost", reason=f"Slurm knows nothing of job {number} any more")
         return Observation("ended", code)
 
-    def _together(self, task: Task, handle: Handle, parts: Sequence[SlurmJob]) -> Observation:
+    def _together(self, task: Task, handle: EngineHandle, parts: Sequence[SlurmJob]) -> Observation:
         """A job in several parts ends when all have ended; the first speaks for all, unless a node was lost."""
         seen = [_observation(job.state, job.exit_code, job.reason, job.ended) for job in parts]
         states = {each.state for each in seen}
@@ -182,15 +345,15 @@ class Slurm:
             )
         return next((each for each in seen if each.state == "lost"), seen[0])
 
-    def stop(self, task: Task, handle: Handle) -> None:
-        jobs = [job for job in slurm.queue() if job.root == handle["job"]]
+    def stop(self, task: Task, handle: EngineHandle) -> None:
+        jobs = [job for job in queue() if job.root == handle["job"]]
         if any(job.state in (*_WAITING, *_RUNNING) for job in jobs):
             _check_own(jobs, task)
             # Slurm's own order of things: SIGTERM, KillWait, SIGKILL.
             with contextlib.suppress(RefusedError):
-                slurm.call("scancel", str(handle["job"]))
+                call("scancel", str(handle["job"]))
 
-    def forget(self, task: Task, handle: Handle) -> None:
+    def forget(self, task: Task, handle: EngineHandle) -> None:
         """Slurm forgets by itself."""
 
     def close(self) -> None:

@@ -4,9 +4,11 @@
 writes FOLDER/exit.json when all have ended. The claim is a file that can be made only once: of two supervisors
 for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang is whole or ended.
 SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`, the end
-of standard input does the same at once, so that ranks never outlive whoever holds the other end.
+of standard input does the same at once, so that ranks never outlive the process at the other end.
 
-Standard library only, no package imports beyond `processes`: it starts once for each job.
+A process is known by its id and its start time, so that a reused id is never taken for the old process.
+
+Standard library only, no imports of this package: it starts once for each job.
 """
 
 import contextlib
@@ -14,16 +16,96 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.launch.launchers import processes
-
+_PROC = Path("/proc")
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask for an orderly end. They are held back until there is somebody to take them."""
+
+
+# Which process is which --------------------------------------------------------------------------------
+
+
+def _boot_id() -> str:
+    """Differs from one start of the machine to the next; start times count from there."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time in clock ticks, or None if there is no such process."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in brackets may hold anything, brackets included.
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], int(fields[19])
+
+
+def process_identity(pid: int) -> dict[str, Any] | None:
+    """What tells this process from every other, here and after a restart; None if it is gone."""
+    found = _stat(pid)
+    if found is None:
+        return None
+    return {"pid": pid, "start": found[1], "boot": _boot_id(), "host": socket.gethostname()}
+
+
+def is_alive(who: Mapping[str, Any]) -> bool:
+    """Whether exactly this process still runs; one that has ended and waits for its parent does not."""
+    found = _stat(int(who["pid"]))
+    return (
+        found is not None and found[0] not in "ZX" and found[1] == who["start"] and who["boot"] == _boot_id()
+    )
+
+
+def signal_process(who: Mapping[str, Any], number: int) -> bool:
+    """Signal exactly this process; False if it is gone."""
+    if not is_alive(who):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(who["pid"]), number)
+        return True
+    return False
+
+
+def marked_processes(name: str, value: str) -> list[int]:
+    """The processes that have `name=value` in the environment they were started with, but for this one."""
+    wanted = f"{name}={value}".encode()
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if wanted in variables:
+            found.append(int(entry.name))
+    return found
+
+
+def kill_marked(name: str, value: str) -> int:
+    """Kill what is left of an attempt whose supervisor died; returns how many processes it was."""
+    killed: set[int] = set()
+    for _ in range(20):
+        # Again until none is new: one of them may just have started another.
+        left = set(marked_processes(name, value)) - killed
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+    return len(killed)
+
+
+# Files of an attempt -------------------------------------------------------------------------------------
 
 
 def write_once(path: Path, data: Any) -> bool:
@@ -50,6 +132,9 @@ def read_json(path: Path) -> Any:
 def exit_code_of(returncode: int) -> int:
     """A process's end as a shell tells it: 128 + N for signal N."""
     return returncode if returncode >= 0 else 128 - returncode
+
+
+# The ranks -----------------------------------------------------------------------------------------------
 
 
 class Gang:
@@ -138,7 +223,7 @@ def watch(gang: Gang, lifeline: bool) -> None:
                 data = os.read(key.fd, 4096)
                 if key.fd != read and not data:
                     selector.unregister(key.fd)
-                    gang.reason = gang.reason or "whoever started it is gone"
+                    gang.reason = gang.reason or "the process that started it is gone"
                     gang.verdict = gang.verdict or 128 + signal.SIGKILL
                     gang.stop(0.0)
             if asked:
@@ -163,7 +248,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     if "--lifeline" in sys.argv:
         return supervise(folder, lifeline=True)
-    # A daemon: whoever started us returns once the claim is made, and has no child to wait for.
+    # A daemon: the caller returns once the claim is made, and has no child to wait for.
     read, write = os.pipe()
     if os.fork():
         os.close(write)
@@ -171,7 +256,7 @@ def main() -> int:
     os.close(read)
     # From the claim on we can be asked to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    if not write_once(folder / "claim.json", processes.identity(os.getpid())):
+    if not write_once(folder / "claim.json", process_identity(os.getpid())):
         os._exit(0)
     os.write(write, b"1")
     os.close(write)

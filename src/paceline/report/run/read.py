@@ -1,6 +1,6 @@
 """A run as a report sees it: finished, stopped or still going on.
 
-The tables are those of a run's store; the module `launch/schema.py` says what each column means. Times are turned
+The tables are those of a run's store; the module `launch/store.py` says what each column means. Times are turned
 into seconds since the run began.
 """
 

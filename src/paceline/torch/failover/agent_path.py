@@ -8,6 +8,7 @@ can be prepared while another is in use."""
 import json
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,32 +19,37 @@ from paceline.live.agent.agent import Agent, open_socket
 from paceline.live.agent.config import AgentConfig
 from paceline.live.agent.warm import warm_up
 from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
-from paceline.torch.rendezvous import Keys
+from paceline.torch.rendezvous import StorePrefix
 from paceline.torch.settings import Settings
 
 _IP_MTU = 14
 _GRACE_S = 60.0
 """The exchange keeps the time of a reduction; the agent's own limit comes after it."""
+PATH_ERRORS = (OSError, RuntimeError, UserError, ControlError)
+"""What making a path may raise."""
 
 
 @dataclass(frozen=True)
-class Ticket:
+class PathOffer:
     """What the first worker publishes: the admission, or what replaces it where there is no switch."""
 
     job: int
+    """The job's number in packets."""
     key: str
+    """Of the packets' tags, in hexadecimal digits."""
     admission: str
+    """The switch's `Admission` as JSON; empty: custodians do everything."""
     reason: str
     """Why there is no admission."""
     elements: int
     """32-bit integers of a chunk."""
     wanted: bool = True
-    """Whether there should be one."""
+    """Whether there should be an admission."""
     straggler: str = "off"
     """Whether leading workers help a straggling one: the first worker decides for all."""
 
 
-def own_address(settings: Settings, master: str) -> tuple[str, int]:
+def route_to_switch(settings: Settings, master: str) -> tuple[str, int]:
     """This host's address on the way to the switch (or the master), and the MTU of that way."""
     far = settings.switch.partition(":")[0] or master or "127.0.0.1"
     try:
@@ -57,11 +63,11 @@ def own_address(settings: Settings, master: str) -> tuple[str, int]:
         raise UserError(f"no way to {far}: {error}", place="PACELINE_SWITCH or MASTER_ADDR") from error
 
 
-def take_ticket(settings: Settings, name: str, workers: int, elements: int) -> Ticket:
+def make_offer(settings: Settings, name: str, workers: int, elements: int) -> PathOffer:
     """Ask the switch for a place; without one, custodians do everything. A refusal is a mistake to be told."""
     job, key = secrets.randbelow(1 << 16), secrets.token_hex(16)
     if not settings.switch:
-        return Ticket(job, key, "", "PACELINE_SWITCH is not set", elements, False, settings.straggler)
+        return PathOffer(job, key, "", "PACELINE_SWITCH is not set", elements, False, settings.straggler)
     control = ControlPlane.parse(settings.switch, settings.token)
     warm_up()  # a first start compiles for longer than a lease lasts
     try:
@@ -71,13 +77,13 @@ def take_ticket(settings: Settings, name: str, workers: int, elements: int) -> T
     except ControlError as error:
         if error.status:
             raise UserError(str(error), place="PACELINE_SWITCH") from error
-        return Ticket(job, key, "", str(error), elements, True, settings.straggler)
+        return PathOffer(job, key, "", str(error), elements, True, settings.straggler)
     if settings.straggler != "off" and admission.policy == "switchml":
         control.leave(admission)
         raise UserError("the switch runs switchml, which has no custodians", place="PACELINE_STRAGGLER")
     narrow = min(elements, admission.elements)
     key = admission.key.hex()
-    return Ticket(admission.job, key, admission.to_json(), "", narrow, True, settings.straggler)
+    return PathOffer(admission.job, key, admission.to_json(), "", narrow, True, settings.straggler)
 
 
 class AgentPath:
@@ -85,14 +91,14 @@ class AgentPath:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: StorePrefix,
         worker: int,
         workers: int,
         settings: Settings,
         host: str,
         timeout_s: float,
         name: str,
-        make_agent: Callable[[AgentConfig, socket.socket], Any] = Agent,
+        make_agent: Callable[[AgentConfig, socket.socket], Agent] = Agent,
     ) -> None:
         self._keys, self._worker, self._workers = keys, worker, workers
         self._settings, self._host = settings, host
@@ -100,12 +106,19 @@ class AgentPath:
         self._sock: socket.socket | None = None
         self._membership: Membership | None = None
         self._control: ControlPlane | None = None
-        self.ticket: Ticket | None = None
-        self.agent: Any = None
+        self._agent: Agent | None = None
+        self.offer: PathOffer | None = None
+        """There once the first worker has published it."""
 
-    def publish(self, ticket: Ticket) -> None:
+    @property
+    def agent(self) -> Agent:
+        """The agent of a path that is up."""
+        assert self._agent is not None
+        return self._agent
+
+    def publish(self, offer: PathOffer) -> None:
         """The first worker's part."""
-        self._keys.set("ticket", json.dumps(asdict(ticket)))
+        self._keys.set("offer", json.dumps(asdict(offer)))
 
     def give_up(self, reason: str) -> None:
         """This worker cannot go on: no worker should wait for it."""
@@ -118,12 +131,12 @@ class AgentPath:
 
     def step(self) -> bool:
         """Go as far as the others allow; True when the agent is there and runs."""
-        if self.agent is not None:
+        if self._agent is not None:
             return self.running()
-        if self.ticket is None:
-            if not self._keys.ready("ticket"):
+        if self.offer is None:
+            if not self._keys.ready("offer"):
                 return False
-            self.ticket = Ticket(**json.loads(self._keys.read("ticket")))
+            self.offer = PathOffer(**json.loads(self._keys.read("offer")))
             self._sock = open_socket(self._host)
             address, port = self._sock.getsockname()[:2]
             self._keys.set(f"address/{self._worker}", json.dumps([address, port]))
@@ -133,43 +146,43 @@ class AgentPath:
         return self.running()
 
     def _build(self, addresses: list[list[Any]]) -> None:
-        assert self.ticket is not None
+        assert self.offer is not None
         assert self._sock is not None
         peers = [(str(ip), int(port)) for ip, port in addresses]
         more: dict[str, Any] = {
-            "elements": self.ticket.elements,
+            "elements": self.offer.elements,
             "timeout_s": self._timeout_s + _GRACE_S,
             "name": self._name,
-            "straggler": self.ticket.straggler,
+            "straggler": self.offer.straggler,
         }
-        if self.ticket.admission:
-            admission = Admission.from_json(self.ticket.admission)
+        if self.offer.admission:
+            admission = Admission.from_json(self.offer.admission)
             self._control = ControlPlane.parse(self._settings.switch, self._settings.token)
             self._control.bind(admission, self._worker, peers[self._worker])
             config = admission.config(self._worker, peers, **more)
         else:
-            key = bytes.fromhex(self.ticket.key)
-            config = AgentConfig(self._worker, self._workers, peers, self.ticket.job, key, **more)
-        self.agent = self._make_agent(config, self._sock)
+            key = bytes.fromhex(self.offer.key)
+            config = AgentConfig(self._worker, self._workers, peers, self.offer.job, key, **more)
+        self._agent = self._make_agent(config, self._sock)
         self._sock = None
         if self._control is not None:
             self._membership = Membership(
-                self._control, admission, self._worker, peers[self._worker], self.agent
+                self._control, admission, self._worker, peers[self._worker], self._agent
             )
 
     def running(self) -> bool:
         """Whether the agent's loop goes round: the first time ever, it is compiled before that."""
-        if self.agent is None:
+        if self._agent is None:
             return False
-        counters = self.agent.status()["counters"]
+        counters = self._agent.status()["counters"]
         return int(counters["waits"]) + int(counters["rounds"]) > 0
 
     def close(self, linger_s: float | None = None) -> None:
         """End the agent; the last worker to leave takes the job from the switch."""
         if self._membership is not None:
             self._membership.close()
-        if self.agent is not None:
-            self.agent.close(linger_s)
+        if self._agent is not None:
+            self._agent.close(linger_s)
         elif self._sock is not None:
             self._sock.close()
         if self._membership is not None and self._control is not None:
@@ -178,3 +191,40 @@ class AgentPath:
                     self._control.leave(self._membership.admission)
             except (ControlError, RuntimeError):
                 pass  # its lease ends it
+
+
+def start_together(
+    keys: StorePrefix,
+    worker: int,
+    workers: int,
+    path: AgentPath,
+    make_offer: Callable[[], PathOffer],
+    timeout_s: float,
+) -> str:
+    """Bring up the first path of a group on all workers; why it cannot be used on one of them, or nothing.
+
+    A refusal by the switch is the user's mistake: every worker raises it.
+    """
+    if worker == 0:
+        try:
+            offer = make_offer()
+        except Exception as error:
+            keys.set("refused", str(error) or repr(error))  # or the others would wait for it
+            raise
+        keys.set("refused", "")
+        path.publish(offer)
+    refused = keys.get("refused")
+    if refused:
+        raise UserError(refused)
+    trouble = ""
+    try:
+        end = time.monotonic() + timeout_s
+        while not path.step():
+            if time.monotonic() > end:
+                raise TimeoutError("not all workers told their address")
+            time.sleep(0.005)
+    except PATH_ERRORS as error:
+        trouble = str(error) or repr(error)
+    keys.set(f"begun/{worker}", trouble)
+    answers = [keys.get(f"begun/{other}") for other in range(workers)]
+    return next((answer for answer in answers if answer), "")

@@ -2,8 +2,8 @@
 
 Why inputs are kept. A path may fail while some workers have a result and others have not. They then do it
 again over Gloo, all of them, from what they put in; the arithmetic is the same
-(`torch/failover/chunked_reduction.py`), so whoever has the result already gets the very same bits and throws them
-away. No step is lost, none is counted twice.
+(`torch/failover/gloo_replay.py`), so a worker that has the result already gets the very same bits and throws
+them away. No step is lost, none is counted twice.
 
 How long. Reduction k may begin only when all up to `floor(k)` are done here; the sizes are the same on all
 workers, and so is `floor`. A worker that has the result of k knows that everyone began k, so that everyone
@@ -27,7 +27,7 @@ BYTES_MAX = 128 << 20
 
 
 @dataclass
-class Entry:
+class PendingReduction:
     """One reduction: `array` is worked on in place; `kept` is what was in it."""
 
     array: npt.NDArray[Any]
@@ -36,29 +36,37 @@ class Entry:
     priority: int
     timeout_s: float
     tell: Callable[[Exception | None], None]
+    """Called once, when it has ended."""
     seq: int = -1
+    """Its number, the same on all workers."""
     kept: npt.NDArray[Any] | None = None
     begun_s: float = 0.0
     done: bool = False
+    """Its result is here."""
     floor: int = -1
+    """It may begin when all reductions up to this number are done here."""
     end_bytes: int = 0
+    """Bytes of all reductions up to this one."""
 
 
 @dataclass
-class Ledger:
+class ReductionQueue:
     """Entries in order of submission, from the oldest that is kept."""
 
     count_max: int = COUNT_MAX
     bytes_max: int = BYTES_MAX
-    entries: deque[Entry] = field(default_factory=deque)
+    entries: deque[PendingReduction] = field(default_factory=deque)
     next_seq: int = 0
+    """The number that the next one gets."""
     next_to_begin: int = 0
     lowest_open: int = 0
     """The first that is not done here."""
     _ends: deque[tuple[int, int]] = field(default_factory=lambda: deque([(-1, 0)]))
+    """`seq` and `end_bytes` of those that may still be the floor of a later one."""
     _pool: dict[int, list[npt.NDArray[np.uint8]]] = field(default_factory=dict)
+    """Memory for inputs, by its size: fresh memory is slow."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingReduction) -> None:
         """Number an entry."""
         entry.seq = self.next_seq
         self.next_seq += 1
@@ -70,22 +78,22 @@ class Ledger:
         self._ends.append((entry.seq, entry.end_bytes))
         self.entries.append(entry)
 
-    def _too_far(self, end: tuple[int, int], entry: Entry) -> bool:
+    def _too_far(self, end: tuple[int, int], entry: PendingReduction) -> bool:
         seq, end_bytes = end
         return entry.seq - seq > self.count_max or entry.end_bytes - end_bytes > self.bytes_max
 
-    def get(self, seq: int) -> Entry | None:
+    def get(self, seq: int) -> PendingReduction | None:
         """The entry of that number, if it is there (still, or already)."""
         if not self.entries or not self.entries[0].seq <= seq < self.next_seq:
             return None
         return self.entries[seq - self.entries[0].seq]
 
-    def may_begin(self) -> Entry | None:
+    def may_begin(self) -> PendingReduction | None:
         """The next entry to send, if everything that must be done before it is."""
         entry = self.get(self.next_to_begin)
         return entry if entry is not None and self.lowest_open > entry.floor else None
 
-    def begin(self, entry: Entry, now_s: float) -> None:
+    def begin(self, entry: PendingReduction, now_s: float) -> None:
         """Keep what is in it; it is under way from now on. One that was under way before starts from its input."""
         if entry.kept is not None:
             np.copyto(entry.array, entry.kept)
@@ -95,7 +103,7 @@ class Ledger:
         entry.begun_s = now_s
         self.next_to_begin = entry.seq + 1
 
-    def finish(self, entry: Entry) -> None:
+    def finish(self, entry: PendingReduction) -> None:
         """Its result is here; forget inputs that nobody can ask for any more."""
         entry.done = True
         self.next_to_begin = max(self.next_to_begin, entry.seq + 1)
@@ -104,11 +112,11 @@ class Ledger:
         while self.entries and self.entries[0].done and self.entries[0].seq <= entry.floor:
             self._give_back(self.entries.popleft())
 
-    def under_way(self) -> list[Entry]:
+    def under_way(self) -> list[PendingReduction]:
         """Begun and not done."""
         return [e for e in self.entries if not e.done and e.seq < self.next_to_begin]
 
-    def open_entries(self) -> list[Entry]:
+    def open_entries(self) -> list[PendingReduction]:
         """Not done, begun or not."""
         return [e for e in self.entries if not e.done]
 
@@ -117,7 +125,7 @@ class Ledger:
         memory = free.pop() if free else np.empty(array.nbytes, np.uint8)
         return memory.view(array.dtype)
 
-    def _give_back(self, entry: Entry) -> None:
+    def _give_back(self, entry: PendingReduction) -> None:
         if entry.kept is None:
             return
         if len(self._pool) > self.count_max:

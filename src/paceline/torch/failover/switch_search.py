@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from paceline.errors import UserError
-from paceline.torch.failover.agent_path import AgentPath, Ticket
+from paceline.torch.failover.agent_path import AgentPath, PathOffer
 
 RETRY_S = (2.0, 300.0)
 """Between attempts after agents have failed: at first, and at most; each waits twice as long as the one before."""
@@ -15,18 +15,17 @@ JOIN_S = (0.5, 5.0)
 """The same where agents work and only the switch is missing."""
 
 
-class Seeker:
+class SwitchSearch:
     """The first worker's search for a place; `take` gives what was found, once."""
 
-    def __init__(self, take_ticket: Callable[[], Ticket]) -> None:
-        self._take_ticket = take_ticket
-        self._found: Ticket | None = None
+    def __init__(self, make_offer: Callable[[], PathOffer]) -> None:
+        self._make_offer = make_offer
+        self._found: PathOffer | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._wait_s = 0.0
-        self.last_refusal = ""
+        self._wait_s = 0.0  # before the next attempt
 
-    def seek(self, first_s: float, longest_s: float) -> None:
+    def begin(self, first_s: float, longest_s: float) -> None:
         """Begin, unless it looks already or has found; the waits go on from where they were."""
         if self._found is not None or (self._thread is not None and self._thread.is_alive()):
             return
@@ -40,19 +39,18 @@ class Seeker:
         while not self._stop.wait(self._wait_s):
             self._wait_s = min(2 * self._wait_s, longest_s)
             try:
-                ticket = self._take_ticket()
-            except UserError as error:
-                self.last_refusal = str(error)  # full, or a changed token: it may pass
-                continue
-            if ticket.admission or not ticket.wanted:
-                self._found = ticket
+                offer = self._make_offer()
+            except UserError:
+                continue  # full, or a changed token: it may pass
+            if offer.admission or not offer.wanted:
+                self._found = offer
                 return
 
     def has_found(self) -> bool:
         """Whether there is something to take."""
         return self._found is not None
 
-    def take(self) -> Ticket | None:
+    def take(self) -> PathOffer | None:
         """What was found since the last time."""
         found, self._found = self._found, None
         return found
@@ -64,26 +62,26 @@ class Seeker:
             self._thread.join(1.0)
 
 
-class Comeback:
-    """The next generation's agents, made step by step while reductions go over Gloo; the first worker seeks.
+class NextPath:
+    """The next generation's agents, made step by step while reductions go over Gloo; the first worker searches.
 
     An attempt that one worker cannot go on with (the switch was there, and is gone again) is given up by all, and
     the search begins anew. A worker is ready only in an attempt in which all have told their addresses, that is, for
     which all have left the one before: nobody can take another's "ready" for that of another attempt.
     """
 
-    def __init__(self, make_path: Callable[[int, int], AgentPath], seeker: Seeker | None) -> None:
-        self._make_path, self._seeker = make_path, seeker
+    def __init__(self, make_path: Callable[[int, int], AgentPath], search: SwitchSearch | None) -> None:
+        self._make_path, self._search = make_path, search
         self._path: AgentPath | None = None
         self._attempt = 0
 
     def may_join(self, path: AgentPath) -> bool:
         """Whether the switch that was missing when this path was made has been found."""
-        ticket = path.ticket
-        if self._seeker is None or ticket is None or ticket.admission or not ticket.wanted:
+        offer = path.offer
+        if self._search is None or offer is None or offer.admission or not offer.wanted:
             return False
-        self._seeker.seek(*JOIN_S)
-        return self._seeker.has_found()
+        self._search.begin(*JOIN_S)
+        return self._search.has_found()
 
     def prepare(self, generation: int) -> None:
         """One step; what making a path raises comes through."""
@@ -93,9 +91,9 @@ class Comeback:
             self._path.close(0.0)
             self._path, self._attempt = None, self._attempt + 1
             return
-        if self._seeker is not None and self._path.ticket is None:
-            self._seeker.seek(*RETRY_S)
-            found = self._seeker.take()
+        if self._search is not None and self._path.offer is None:
+            self._search.begin(*RETRY_S)
+            found = self._search.take()
             if found is not None:
                 self._path.publish(found)
         try:

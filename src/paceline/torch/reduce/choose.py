@@ -6,34 +6,26 @@ from paceline.core.wire import CONTRIBUTORS_MAX
 from paceline.live.hostmem.group import HostGroup, HostMemoryError, host_identity
 from paceline.torch.journal import Journal
 from paceline.torch.reduce.host import HostReducer, InnerReducer, LoneReducer
-from paceline.torch.reduce.reduction import Reducer
-from paceline.torch.rendezvous import Keys, Place, find_place
-from paceline.torch.settings import Settings
+from paceline.torch.rendezvous import RankPlace, StorePrefix, find_rank_place
+from paceline.torch.settings import GroupRequest, Settings
+from paceline.torch.work import Reducer
 
 WORKERS_MAX = CONTRIBUTORS_MAX
 
 
-def make_reducer(
-    store: Any,
-    rank: int,
-    size: int,
-    timeout_s: float,
-    settings: Settings,
-    journal: Journal,
-    name: str,
-    inner: Any,
-) -> Reducer:
+def make_reducer(request: GroupRequest, journal: Journal, inner: Any) -> Reducer:
     """Meet the other ranks of the group and build what fits; `inner` is the group over Gloo."""
+    rank, size, settings = request.rank, request.size, request.settings
     if size == 1:
         return LoneReducer()
-    keys = Keys(store, "paceline/", timeout_s)
+    keys = StorePrefix(request.store, "paceline/", request.timeout.total_seconds())
     # A launcher may call groups of slots of one machine servers: each is then a host of its own.
     identity = f"{host_identity()} {settings.server}"
-    place = find_place(keys.part("place/"), rank, size, identity, settings.host_reduce)
+    place = find_rank_place(keys.part("place/"), rank, size, identity, settings.host_reduce)
     host = _share_memory(keys, place, journal) if len(place.local) > 1 else None
     if place.workers < size:
         whole = host is not None or len(place.local) == 1
-        agreed = find_place(keys.part("agreed/"), rank, size, identity, whole)
+        agreed = find_rank_place(keys.part("agreed/"), rank, size, identity, whole)
         if agreed.workers != place.workers:
             # One host of several could not share: then none does, so that all see the same workers.
             if host is not None:
@@ -48,12 +40,12 @@ def make_reducer(
         journal.change("gloo", f"{place.workers} workers are more than the {WORKERS_MAX} of a mask", bad=True)
         return InnerReducer(inner)
     # What one host does not need, it need not load.
-    from paceline.torch.reduce.choose_network import make_network_reducer
+    from paceline.torch.reduce.network import make_network_reducer
 
-    return make_network_reducer(store, keys, place, host, timeout_s, settings, journal, name)
+    return make_network_reducer(request, keys, place, host, journal)
 
 
-def _share_memory(keys: Keys, place: Place, journal: Journal) -> HostGroup | None:
+def _share_memory(keys: StorePrefix, place: RankPlace, journal: Journal) -> HostGroup | None:
     local = keys.part(f"memory/{place.worker}/")
     try:
         return HostGroup(place.local_rank, len(place.local), local, place.local)
@@ -62,7 +54,7 @@ def _share_memory(keys: Keys, place: Place, journal: Journal) -> HostGroup | Non
         return None
 
 
-def _say_one_host(settings: Settings, journal: Journal, place: Place) -> None:
+def _say_one_host(settings: Settings, journal: Journal, place: RankPlace) -> None:
     where = f"the {place.ranks} ranks of this group are on one host and reduce in its memory"
     switch = f"; the switch {settings.switch} is not needed for that" if settings.switch else ""
     journal.change("host", where + switch, quiet=place.rank != 0)

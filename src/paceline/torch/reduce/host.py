@@ -7,24 +7,23 @@ from torch.distributed import AllreduceOptions, ReduceOp
 
 from paceline.live.hostmem.group import HostGroup
 from paceline.torch.journal import Journal
-from paceline.torch.reduce.reduction import DRAIN_S, Reduction
-from paceline.torch.serial_thread import Line
-from paceline.torch.work import error_of
+from paceline.torch.serial_thread import SerialThread
+from paceline.torch.work import DRAIN_S, Reduction, error_of
 
 
 class HostReducer:
-    """One line of all-reduces; a blocking one that finds the line idle runs on the caller's own thread."""
+    """All-reduces one after another; a blocking one that finds the thread idle runs on the caller's own."""
 
     def __init__(self, host: HostGroup, journal: Journal) -> None:
         self._host, self._journal = host, journal
-        self._line = Line("paceline-host")
+        self._thread = SerialThread("paceline-host")
         self._closing = False
 
     def submit(self, reduction: Reduction) -> None:
-        self._line.put(lambda: self._reduce(reduction))
+        self._thread.put(lambda: self._reduce(reduction))
 
     def try_now(self, reduction: Reduction) -> bool:
-        return self._line.run_if_idle(lambda: self._reduce(reduction))
+        return self._thread.run_if_idle(lambda: self._reduce(reduction))
 
     def _reduce(self, reduction: Reduction) -> None:
         divisor = reduction.divisor(self._host.ranks)
@@ -42,10 +41,10 @@ class HostReducer:
         return {"path": "host", "workers": 1}
 
     def close(self, drain_s: float = DRAIN_S) -> None:
-        self._line.drain(drain_s)
+        self._thread.drain(drain_s)
         self._closing = True
         self._host.close()
-        self._line.close()
+        self._thread.close()
 
 
 class LoneReducer:

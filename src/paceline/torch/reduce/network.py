@@ -1,4 +1,4 @@
-"""Several workers: each rank a worker, or the ranks of a host one worker together.
+"""Groups of several workers: each rank a worker, or the ranks of a host one worker together.
 
 `DirectReducer`: this rank is a worker; its tensors go to the exchange as they are.
 
@@ -11,6 +11,7 @@ Agents compare what workers bring, but not of integers, and see of a tensor in s
 operation. There a *signature* goes ahead: one integer made of size, format and operation, whose sum tells whether all
 have the same."""
 
+import os
 import threading
 import zlib
 from collections.abc import Callable
@@ -18,24 +19,63 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError
 
 from paceline.live.hostmem.group import HostGroup, HostReduceError, RankLeftError, TensorMismatchError
-from paceline.torch.failover.exchange import Exchange
-from paceline.torch.failover.heartbeat import PeerLostError, last_word, tell_everyone
+from paceline.live.net.sockets import elements_for
+from paceline.torch.failover.agent_path import AgentPath, make_offer, route_to_switch
+from paceline.torch.failover.exchange import WorkerExchange
+from paceline.torch.failover.gloo_replay import GlooCarrier
+from paceline.torch.failover.heartbeat import Lifelines, PeerLostError, failure_notice, tell_everyone
 from paceline.torch.journal import Journal
-from paceline.torch.reduce.reduction import DRAIN_S, Reduction
-from paceline.torch.rendezvous import Keys
-from paceline.torch.serial_thread import Line
+from paceline.torch.rendezvous import RankPlace, StorePrefix
+from paceline.torch.serial_thread import SerialThread
+from paceline.torch.settings import GroupRequest
+from paceline.torch.work import DRAIN_S, Reducer, Reduction
 
 SEGMENT = 1 << 20
 """Elements of a segment."""
+MEET_S = 10.0
+"""So long the workers wait for each other's connection; all have told their addresses before."""
+
+
+def make_network_reducer(
+    request: GroupRequest, keys: StorePrefix, place: RankPlace, host: HostGroup | None, journal: Journal
+) -> Reducer:
+    """`host` is there where several ranks of this host are one worker."""
+    exchange = make_exchange(request, keys, place, journal) if place.local_rank == 0 else None
+    if host is None:
+        assert exchange is not None
+        return DirectReducer(exchange)
+    return TwoLevelReducer(host, exchange, place, keys, journal)
+
+
+def make_exchange(
+    request: GroupRequest, keys: StorePrefix, place: RankPlace, journal: Journal
+) -> WorkerExchange:
+    """The network side of the first rank of each worker."""
+    settings, timeout_s = request.settings, request.timeout.total_seconds()
+    worker, workers = place.worker, place.workers
+    address, mtu = route_to_switch(settings, os.environ.get("MASTER_ADDR", ""))
+    keys.set(f"mtu/{worker}", str(mtu))
+    elements = elements_for(min(int(keys.get(f"mtu/{other}")) for other in range(workers)))
+    lifelines = Lifelines(keys.part("lifelines/"), worker, workers, address, min(timeout_s, MEET_S))
+    carrier = GlooCarrier(PrefixStore("paceline-gloo/", request.store), worker, workers, elements, timeout_s)
+    job = f"{settings.job}/{request.name}"
+
+    def make_path(generation: int, attempt: int) -> AgentPath:
+        part = keys.part(f"generation/{generation}/{attempt}/")
+        return AgentPath(part, worker, workers, settings, address, timeout_s, job)
+
+    offer = partial(make_offer, settings, job, workers, elements)
+    return WorkerExchange(keys, place, carrier, make_path, offer, journal, timeout_s, lifelines)
 
 
 class DirectReducer:
     """Every rank is a worker."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: WorkerExchange) -> None:
         self._exchange = exchange
 
     def submit(self, reduction: Reduction) -> None:
@@ -64,15 +104,14 @@ class TwoLevelReducer:
     def __init__(
         self,
         host: HostGroup,
-        exchange: Exchange | None,
-        ranks: int,
-        workers: int,
-        keys: Keys,
+        exchange: WorkerExchange | None,
+        place: RankPlace,
+        keys: StorePrefix,
         journal: Journal,
     ) -> None:
-        self._host, self._exchange, self._ranks, self._workers = host, exchange, ranks, workers
+        self._host, self._exchange, self._ranks, self._workers = host, exchange, place.ranks, place.workers
         self._keys, self._journal = keys.part("peers/"), journal
-        self._up, self._down = Line("paceline-up"), Line("paceline-down")
+        self._up, self._down = SerialThread("paceline-up"), SerialThread("paceline-down")
 
     def submit(self, reduction: Reduction) -> None:
         size = reduction.array.shape[0]
@@ -126,7 +165,7 @@ class TwoLevelReducer:
         reason = str(error) or repr(error)
         self._host.leave()
         if isinstance(error, RankLeftError):
-            reason = last_word(self._keys, 2.0) or reason
+            reason = failure_notice(self._keys, 2.0) or reason
         tell_everyone(self._keys, reason)
         gone = isinstance(error, HostReduceError) and not isinstance(error, TensorMismatchError)
         lost = PeerLostError(reason) if gone else DistBackendError(reason)
@@ -192,7 +231,7 @@ class _Both:
 
 
 def send_signature(
-    reduction: Reduction, exchange: Exchange, tell: Callable[[Exception | None], None]
+    reduction: Reduction, exchange: WorkerExchange, tell: Callable[[Exception | None], None]
 ) -> None:
     """Compare what all workers must have in common; a difference ends the exchange."""
     r = reduction

@@ -1,7 +1,6 @@
 """Ranks that are done compute micro-batches of a slow one; the sum is exact synchronous SGD (`docs/takeover.md`)."""
 
-from paceline.torch.takeover.api import TakenOverError, Takeover
+from paceline.torch.takeover.api import Report, TakenOverError, Takeover
 from paceline.torch.takeover.client import TakeoverError
-from paceline.torch.takeover.report import Report
 
 __all__ = ["Report", "TakenOverError", "Takeover", "TakeoverError"]

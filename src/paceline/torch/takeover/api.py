@@ -16,9 +16,11 @@ import contextlib
 import os
 import secrets
 import socket
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,11 +29,60 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.core.help.shares import MICRO_BATCHES_MAX
-from paceline.torch.takeover.client import Client, TakeoverError
-from paceline.torch.takeover.report import Report
-from paceline.torch.takeover.server import KeeperServer
+from paceline.torch.takeover.client import KeeperClient, TakeoverError
+from paceline.torch.takeover.keeper import KeeperServer
 
 Gradient = list[Tensor | None]
+"""One entry a parameter."""
+STRAGGLER_TIMES = 1.3
+"""A rank is called a straggler if a micro-batch takes it so many times as long as the others."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One iteration: who computed what, and why."""
+
+    step: int
+    rank: int
+    shares: list[list[int]]
+    """`shares[owner][m]`: the rank whose gradient of the owner's micro-batch `m` counts."""
+    reasons: list[dict[str, Any]]
+    """Every help, race, wait and loss: `{rank, owner, micro_batch, reason}`."""
+    gone: list[int]
+    """Ranks that were lost."""
+    thrown_away: int
+    """Gradients that came second."""
+    paces_s: list[float]
+    """Seconds a micro-batch takes each rank."""
+    seconds: float
+    """That the iteration took, without the reduction."""
+
+    @property
+    def total(self) -> int:
+        return sum(len(share) for share in self.shares)
+
+    @property
+    def taken_over(self) -> int:
+        """How many were computed by another rank than their own."""
+        return sum(rank != owner for owner, share in enumerate(self.shares) for rank in share)
+
+    def straggler(self) -> tuple[int, str] | None:
+        """The rank that is clearly slower than the others and was helped, and why it is taken for slow."""
+        lost = [sum(by != owner for by in share) for owner, share in enumerate(self.shares)]
+        if not any(lost) or len(self.paces_s) < 2:
+            return None
+        slow = max(range(len(lost)), key=lambda rank: self.paces_s[rank])
+        others = statistics.median(pace for rank, pace in enumerate(self.paces_s) if rank != slow)
+        if self.paces_s[slow] < STRAGGLER_TIMES * others or not lost[slow]:
+            return None
+        return slow, (
+            f"a micro-batch takes it {self.paces_s[slow] * 1e3:.3g} ms, the others {others * 1e3:.3g} ms; "
+            f"{lost[slow]} of its {len(self.shares[slow])} were taken over"
+        )
+
+    def computed_by(self, rank: int) -> list[tuple[int, int]]:
+        """The (owner, micro-batch) pairs in a rank's gradient."""
+        return [(o, m) for o, share in enumerate(self.shares) for m, by in enumerate(share) if by == rank]
 
 
 class TakenOverError(Exception):
@@ -66,10 +117,10 @@ class Takeover:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._timeout_s = timeout_s
         self._step = 0
-        self._computing: tuple[int, int, int] | None = None
+        self._computing: tuple[int, int, int] | None = None  # step, owner and number of the claim at work
         self._hooks: list[Any] = []
         self._keeper: KeeperServer | None = None
-        self._client: Client | None = None
+        self._client: KeeperClient | None = None
         if help:
             self._client = self._meet(keeper, lease_s, silence_s)
         if help and stop_early:
@@ -111,7 +162,9 @@ class Takeover:
         seconds = time.monotonic() - began
         return Report(self._step, self.rank, shares, [], [], 0, [], seconds)
 
-    def _run_together(self, client: Client, listed: list[Any], accumulate: Callable[[Any], object]) -> Report:
+    def _run_together(
+        self, client: KeeperClient, listed: list[Any], accumulate: Callable[[Any], object]
+    ) -> Report:
         total: Gradient = [None] * len(self._parameters)
         kept: list[tuple[int, int]] = []
         pending: tuple[Future[dict[str, Any]], tuple[int, int, int], Gradient] | None = None
@@ -150,7 +203,11 @@ class Takeover:
         return report
 
     def _compute(
-        self, client: Client, claim: tuple[int, int, int], indices: Any, accumulate: Callable[[Any], object]
+        self,
+        client: KeeperClient,
+        claim: tuple[int, int, int],
+        indices: Any,
+        accumulate: Callable[[Any], object],
     ) -> tuple[Gradient, int]:
         """One micro-batch's gradient, apart from all others."""
         self._computing = (self._step, claim[0], claim[2])
@@ -210,7 +267,7 @@ class Takeover:
         else:
             yield
 
-    def _meet(self, keeper: int, lease_s: float, silence_s: float) -> Client:
+    def _meet(self, keeper: int, lease_s: float, silence_s: float) -> KeeperClient:
         """Start the keeper on its rank, and connect to it: its address and token come over the group."""
         hosts: list[Any] = [None] * self.ranks
         dist.all_gather_object(hosts, socket.gethostname(), group=self.group)
@@ -224,7 +281,7 @@ class Takeover:
         source = dist.get_global_rank(self.group, keeper) if self.group is not None else keeper
         dist.broadcast_object_list(found, src=source, group=self.group)
         addresses, token = found[0]
-        return Client(addresses, token, self.rank, lease_s, silence_s)
+        return KeeperClient(addresses, token, self.rank, lease_s, silence_s)
 
     def _watch(self) -> None:
         """Leave a micro-batch that is not wanted any more at the next layer, forward or backward."""

@@ -1,7 +1,7 @@
-"""A rank's line to the keeper: requests that are answered later, leases that are kept alive, a loss that is told.
+"""A rank's connection to the keeper: requests that are answered later, leases that are kept alive, the keeper's loss.
 
-One thread reads: it hands answers to whoever waits for them, remembers which claims are fenced, and renews the
-leases while the rank computes. Nobody waits without end: a keeper that says nothing for `silence_s` is lost.
+One thread reads: it hands out answers, remembers which claims are fenced, and renews the
+leases while the rank computes. No wait is without end: a keeper that says nothing for `silence_s` is lost.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class TakeoverError(RuntimeError):
     """An iteration cannot be completed: the keeper is lost, or a rank with what only it knew."""
 
 
-class Client:
+class KeeperClient:
     """The connection of one rank."""
 
     def __init__(

@@ -1,11 +1,22 @@
-"""What the keeper makes of the ranks' messages: claims on the ledgers of one iteration after the other. No I/O.
+"""The keeper of the ledgers: what it makes of the ranks' messages, and the thread that carries them.
 
 The driver of `core/help/takeover.py` in PyTorch: every rank's ledger is open to all from the start, and a rank
 is sent from one to the next by progress alone. A request has an `id`, and so has its answer. A claim is answered when
 there is something for the rank, or when the iteration is frozen; a claim `ahead` is answered at once. A rank whose
-claim became worthless is told so unasked. Messages and the time go in, messages come out: `server.py` carries them.
+claim became worthless is told so unasked. `Keeper` does no I/O: messages and the time go in, messages come out.
+
+`KeeperServer` carries them over TCP and keeps the time. Lines of JSON; the first of a connection has the token that the
+ranks were given over their process group. Every second everybody hears that the keeper is alive. A connection that ends
+is a rank that is gone.
 """
 
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +24,11 @@ from paceline.core.help.ledger import Claim, Ledgers
 from paceline.core.help.takeover import Fenced, Grant, Paces, TakeoverPolicy, Wait
 
 REASONS_MAX = 1000
+LINE_MAX = 1 << 24
+"""Bytes of a message: the indices of a rank's micro-batches are in one."""
+TICK_S = 0.02
+ALIVE_S = 1.0
+START_S = 30.0
 
 
 class Outgoing(NamedTuple):
@@ -225,7 +241,7 @@ def _as_claim(numbers: list[int]) -> Claim:
 
 
 def _as_message(iteration: Iteration, rank: int, grant: Grant | None) -> dict[str, Any]:
-    """A claim that was given; whoever is not the owner is told which samples it is about."""
+    """A claim that was given; a rank that is not the owner also gets the indices of the samples."""
     if grant is None:
         return {"later": True}
     indices = None if grant.owner == rank else iteration.indices[grant.owner][grant.m]
@@ -245,3 +261,101 @@ def warm_up() -> None:
         iteration.finish(0, grant.claim, 1, 0)
     iteration.freeze()
     iteration.ledgers.leave(1)
+
+
+class KeeperServer:
+    """Serves until `close`; `port` is where."""
+
+    def __init__(self, host: str, token: str, ranks: int, lease_s: float) -> None:
+        self.port = 0
+        self._host, self._token, self._lease_s = host, token, lease_s
+        self._keeper = Keeper(ranks, int(lease_s * 1e9))
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._talks: set[asyncio.Task[Any]] = set()
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Event | None = None
+        # The ledger's functions are compiled (the first time on a machine, seconds) while the ranks already connect:
+        # they meet by collectives of their group, which have a time-out that is not ours.
+        self._warm: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="paceline-takeover-keeper", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(START_S) or self._error is not None:
+            raise RuntimeError(f"the takeover keeper did not start: {self._error or 'no answer'}")
+
+    def close(self) -> None:
+        """Ends once every connected rank knows how its iteration ended, or a lease later."""
+        if self._loop is not None and self._closing is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join(timeout=self._lease_s + 10.0)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            # The ranks see their connections end; this says why.
+            self._error = error
+            logging.getLogger("paceline.takeover").error("the takeover keeper has ended: %r", error)
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        self._warm = asyncio.create_task(asyncio.to_thread(warm_up))
+        server = await asyncio.start_server(self._talk, self._host, 0, limit=LINE_MAX)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        told = time.monotonic()
+        until = float("inf")
+        while time.monotonic() < until:
+            if self._warm.done():
+                self._warm.result()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), TICK_S)
+            self._send(self._keeper.answer_waiting(time.monotonic_ns()))
+            if time.monotonic() - told > ALIVE_S:
+                told = time.monotonic()
+                self._send([Outgoing(rank, {"kind": "alive"}) for rank in self._writers])
+            if self._closing.is_set():
+                # A rank that still computes must learn how its iteration ended; no longer than a lease.
+                await asyncio.sleep(TICK_S)
+                owed = self._keeper.owes_an_answer()
+                until = min(until, time.monotonic() + self._lease_s) if owed else 0.0
+        server.close()
+        for writer in self._writers.values():
+            writer.close()
+        if self._talks:
+            await asyncio.wait(self._talks, timeout=5.0)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        rank = -1
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            hello = json.loads(await asyncio.wait_for(reader.readline(), 10.0))
+            if not hmac.compare_digest(str(hello["token"]), self._token):
+                return
+            if not self._keeper.join(int(hello["rank"])):
+                return
+            rank = int(hello["rank"])
+            self._writers[rank] = writer
+            assert self._warm is not None
+            await asyncio.shield(self._warm)
+            while line := await reader.readline():
+                self._send(self._keeper.handle(rank, json.loads(line), time.monotonic_ns()))
+        except (TimeoutError, ValueError, KeyError, TypeError, OSError):
+            pass
+        finally:
+            self._talks.discard(task)
+            writer.close()
+            if rank >= 0:
+                del self._writers[rank]
+                self._send(self._keeper.lose(rank, time.monotonic_ns()))
+
+    def _send(self, messages: list[Outgoing]) -> None:
+        for rank, message in messages:
+            if rank in self._writers:
+                self._writers[rank].write(json.dumps(message).encode() + b"\n")

@@ -1,12 +1,27 @@
-"""What a run measures, and what it gives: the plan that ranks receive and the rows that they send back, as JSON."""
+"""A measurement of all-reduce: what is asked for, the rows that come of it, and what the line allows.
+
+Ranks get the `Measurement` and send `MeasuredRow`s back, both as JSON; `Outcome` has all rows and their ratios.
+
+In a sum inside the network every worker sends its tensor once and receives it once, both at the same time. So the
+ideal time is `size / goodput`, where the goodput is the link's rate times the share of each frame that is tensor:
+the rest is Ethernet's, IP's, UDP's and our own header. Preamble and gap are not in it, since the limiter does not
+count them. Numbers travel as 32-bit integers: 16-bit types use half of a packet's payload.
+
+A ring needs `2 (n - 1) / n` times the size over every link, nearly twice as much. nccl-tests' *busbw* multiplies by
+that factor, so that a perfect ring shows the link's rate. **The busbw of an in-network sum can therefore exceed the
+link's rate**: it says how fast a ring's links would have to be.
+"""
 
 import json
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paceline.bench.bandwidth import algbw_gbytes, busbw_gbytes, ideal_s, payload_share
 from paceline.bench.reference import ITEM_BYTES
+from paceline.core.wire import HEADER_BYTES
+from paceline.errors import UserError
+from paceline.live.net.sockets import elements_for
+from paceline.units import parse_size_bytes
 
 OURS = "paceline"
 PEER = "gloo"
@@ -17,24 +32,38 @@ FLOAT_PATHS = (HOST, "gloo")
 """Where sums of floats are made; on the other paths they are of fixed-point numbers."""
 SPINNING = "+spin"
 """After a backend's name: measured while every rank's main thread is busy in Python."""
+ETHERNET_BYTES = 14
+IP_UDP_BYTES = 28
+ELEMENT_BYTES = 4
+"""On the wire, whatever the tensor's type."""
+SIZE_MAX_BYTES = 2**31
+SIZE_STEP = 8
+"""Between the sizes of a range: 4 B to 100 MB are then ten sizes."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Measurement:
     """One run of `paceline bench allreduce`."""
 
     workers: int
+    """Ranks, one process each."""
     sizes: tuple[int, ...]
+    """Of the tensor, in bytes."""
     backends: tuple[str, ...]
     dtype: str = "float32"
     rate_bps: float | None = None
+    """Of each link; None: the ranks share this machine's loopback."""
     mtu: int = 1500
     loss: float = 0.0
+    """Share of packets that the switch drops on purpose."""
     host_reduce: bool = True
+    """Whether ranks of one host sum in shared memory first."""
     policy: str = "esa"
     shards: int = 1
     memory: str | None = None
+    """Of the switch; None: its default."""
     spin: bool = False
+    """Measure also with every rank's main thread busy in Python."""
     repeat: int = 0
     """Repetitions of each size and backend; 0: as many as `budget_s` allows."""
     budget_s: float = 10.0
@@ -54,14 +83,14 @@ class Plan:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """The plan that `to_json` wrote."""
+    def from_json(cls, text: str) -> "Measurement":
+        """What `to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
         return cls(**{**values, "sizes": tuple(values["sizes"]), "backends": tuple(values["backends"])})
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRow:
     """One size with one backend."""
 
     backend: str
@@ -104,17 +133,17 @@ class Row:
 class Outcome:
     """All rows of a run, and the ratios between them."""
 
-    plan: Plan
-    rows: list[Row] = field(default_factory=list)
+    measurement: Measurement
+    rows: list[MeasuredRow] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     """What the backend of rank 0 said of itself at the end: its path, counters, changes."""
 
     def trouble(self) -> str:
         """Why the figures are not what was asked for; empty if they are."""
-        path = self.status.get("path", self.plan.expected_path())
-        if OURS not in self.plan.backends or path == self.plan.expected_path():
+        path = self.status.get("path", self.measurement.expected_path())
+        if OURS not in self.measurement.backends or path == self.measurement.expected_path():
             return ""
-        return f"the sums ended on the path {path!r}, not {self.plan.expected_path()!r}"
+        return f"the sums ended on the path {path!r}, not {self.measurement.expected_path()!r}"
 
     def time_us(self, backend: str, size_bytes: int) -> float | None:
         """The median time of one row, if it was measured."""
@@ -133,19 +162,21 @@ class Outcome:
 
     def ratio_to_line(self) -> dict[int, float]:
         """The ideal time of an in-network sum over ours, by size; nothing where the rate is not limited."""
-        if self.plan.rate_bps is None:
+        if self.measurement.rate_bps is None:
             return {}
-        item_bytes = ITEM_BYTES[self.plan.dtype]
+        item_bytes = ITEM_BYTES[self.measurement.dtype]
         ratios = {}
-        for size in self.plan.sizes:
+        for size in self.measurement.sizes:
             ours = self.time_us(OURS, size)
             if ours is not None:
-                ratios[size] = ideal_s(size, self.plan.rate_bps, self.plan.mtu, item_bytes) * 1e6 / ours
+                ratios[size] = (
+                    ideal_s(size, self.measurement.rate_bps, self.measurement.mtu, item_bytes) * 1e6 / ours
+                )
         return ratios
 
     def _ratios(self, slower: str, faster: str) -> dict[int, float]:
         ratios = {}
-        for size in self.plan.sizes:
+        for size in self.measurement.sizes:
             above, below = self.time_us(slower, size), self.time_us(faster, size)
             if above is not None and below is not None:
                 ratios[size] = above / below
@@ -153,9 +184,11 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """As a script reads it; sizes are keys in bytes."""
-        settings = asdict(self.plan)
-        if self.plan.rate_bps is not None:
-            settings["payload_share"] = payload_share(self.plan.mtu, ITEM_BYTES[self.plan.dtype])
+        settings = asdict(self.measurement)
+        if self.measurement.rate_bps is not None:
+            settings["payload_share"] = payload_share(
+                self.measurement.mtu, ITEM_BYTES[self.measurement.dtype]
+            )
         return {
             "rows": [row.to_json() for row in self.rows],
             "ratio_to_peer": {str(size): ratio for size, ratio in self.ratio_to_peer().items()},
@@ -164,3 +197,55 @@ class Outcome:
             "status": self.status,
             "settings": settings,
         }
+
+
+def payload_share(mtu: int, item_bytes: int = ELEMENT_BYTES) -> float:
+    """Tensor bytes over frame bytes, of a full packet."""
+    elements = elements_for(mtu)
+    frame = ETHERNET_BYTES + IP_UDP_BYTES + HEADER_BYTES + elements * ELEMENT_BYTES
+    return elements * item_bytes / frame
+
+
+def ideal_s(size_bytes: int, rate_bps: float, mtu: int, item_bytes: int = ELEMENT_BYTES) -> float:
+    """Seconds that an in-network sum takes at least."""
+    return size_bytes * 8 / (rate_bps * payload_share(mtu, item_bytes))
+
+
+def algbw_gbytes(size_bytes: int, seconds: float) -> float:
+    """Tensor bytes a second, in GB/s."""
+    return size_bytes / seconds / 1e9
+
+
+def busbw_gbytes(size_bytes: int, seconds: float, workers: int) -> float:
+    """What a ring's busiest link would carry in this time, in GB/s."""
+    return algbw_gbytes(size_bytes, seconds) * 2 * (workers - 1) / workers
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Sizes in bytes, in the order given, each once; a range goes up by `SIZE_STEP` and ends with its end."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        sizes.extend(_range(_size(first), _size(last)) if dots else [_size(first)])
+    return tuple(dict.fromkeys(sizes))
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size_bytes(text.strip())
+    except ValueError as error:
+        raise UserError(str(error), place="--sizes") from None
+    if not 1 <= size <= SIZE_MAX_BYTES:
+        raise UserError(f"{text.strip()!r} is not between 1 B and 2 GiB", place="--sizes")
+    return size
+
+
+def _range(first: int, last: int) -> list[int]:
+    if last < first:
+        raise UserError(f"the range ends at {last} B, before it begins at {first} B", place="--sizes")
+    sizes = []
+    size = first
+    while size < last:
+        sizes.append(size)
+        size *= SIZE_STEP
+    return [*sizes, last]

@@ -2,24 +2,23 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from paceline.errors import UserError
 from paceline.launch import switches
 from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
-from paceline.launch.planner_loop import Runner
+from paceline.launch.planner_loop import LoopSettings, PlannerLoop, Watcher, tell_event
 from paceline.launch.replan import check_policy
-from paceline.launch.settings import Settings, Watcher
-from paceline.launch.store import FILE, Store
+from paceline.launch.store import FILE, Store, check_no_run
 from paceline.launch.warm import Warming
 from paceline.schedule import planning
 from paceline.schedule.compiled import announce
@@ -30,48 +29,52 @@ from paceline.schedule.plans import Objective
 from paceline.schedule.policies import by_name
 from paceline.units import parse_size_bytes
 
-LAUNCHERS = ("local", "slurm", "ray")
-
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What the command line says; kept with the run, so that `--resume` needs nothing else."""
 
     launcher: str = "local"
     policy: str = "bco-plus"
     objective: str = "makespan"
     switch: str = "none"
+    """`none`, `auto`: the run starts one, or HOST:PORT of one that is there."""
     switch_memory: str = ""
     """Of a switch that the run starts; default: the switch's own."""
     seed: int = 0
+    """Of policies that draw."""
     grace_s: float = 5.0
+    """Between SIGTERM and SIGKILL."""
     patience_s: float = 60.0
+    """How long jobs that do not fit wait for servers to come back."""
     address: str = ""
     """Of the Ray cluster."""
-    sbatch: tuple[str, ...] = field(default=())
+    sbatch: tuple[str, ...] = ()
     """Further options of sbatch."""
 
 
-def make_launcher(request: Request, run_dir: Path) -> Launcher:
-    """The launcher of that name; an engine that cannot be reached is told at once."""
-    if request.launcher == "local":
-        from paceline.launch.launchers.local import Local
+def _local(request: RunRequest, run_dir: Path) -> Launcher:
+    from paceline.launch.launchers.local import Local
 
-        return Local(run_dir)
-    if request.launcher == "slurm":
-        from paceline.launch.launchers.slurm import Slurm
-
-        return Slurm(request.sbatch)
-    if request.launcher == "ray":
-        from paceline.launch.launchers.ray import RayCluster
-
-        return RayCluster(request.address)
-    raise UserError(
-        f"there is no launcher {request.launcher!r}; known: {', '.join(LAUNCHERS)}", place="--launcher"
-    )
+    return Local(run_dir)
 
 
-def check(request: Request) -> None:
+def _slurm(request: RunRequest, run_dir: Path) -> Launcher:
+    from paceline.launch.launchers.slurm import Slurm
+
+    return Slurm(request.sbatch)
+
+
+def _ray(request: RunRequest, run_dir: Path) -> Launcher:
+    from paceline.launch.launchers.ray import RayCluster
+
+    return RayCluster(request.address)
+
+
+LAUNCHERS: dict[str, Callable[[RunRequest, Path], Launcher]] = {"local": _local, "slurm": _slurm, "ray": _ray}
+
+
+def check(request: RunRequest) -> None:
     """Everything that can be refused before a folder is made."""
     if request.launcher not in LAUNCHERS:
         raise UserError(
@@ -89,11 +92,10 @@ def check(request: Request) -> None:
     check_policy(request.policy)
 
 
-def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> None:
+def create(jobs_file: Path, cluster: str, request: RunRequest, folder: Path) -> None:
     """Write a new run to the folder; nothing is started yet."""
     check(request)
-    if (folder / FILE).exists():
-        Store.create(folder)
+    check_no_run(folder)
     with contextlib.closing(_reached(request, folder)) as launcher:
         try:
             source = ClusterSource.read(cluster) if cluster else _discovered(launcher)
@@ -111,14 +113,21 @@ def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> Non
     announce()
     planning.warm_up()
     folder.mkdir(parents=True, exist_ok=True)
+    _write_run(folder, jobs_file, jobs, source, request)
+
+
+def _write_run(
+    folder: Path, jobs_file: Path, jobs: tuple[RunJob, ...], source: ClusterSource, request: RunRequest
+) -> None:
     store = Store.create(folder)
     now = time.time()
+    servers = source.file.cluster().servers
     with store.transaction():
         store.set_meta(
             run_id=secrets.token_hex(4), began=now, ended=None, state="new", launcher=request.launcher,
             policy=request.policy, objective=request.objective, jobs_file=str(jobs_file), switch=None,
             cluster={"name": source.name, "data": source.data},
-            request={key: getattr(request, key) for key in request.__dataclass_fields__},
+            request=asdict(request),
         )  # fmt: skip
         for position, server in enumerate(servers):
             store.insert(
@@ -136,9 +145,9 @@ def create(jobs_file: Path, cluster: str, request: Request, folder: Path) -> Non
     store.close()
 
 
-def _reached(request: Request, folder: Path) -> Launcher:
+def _reached(request: RunRequest, folder: Path) -> Launcher:
     try:
-        return make_launcher(request, folder)
+        return LAUNCHERS[request.launcher](request, folder)
     except UnreachableError as error:
         raise UserError(f"{request.launcher} cannot be reached: {error}", place="--launcher") from None
 
@@ -151,13 +160,13 @@ def _discovered(launcher: Launcher) -> ClusterSource:
     return ClusterSource(f"found by {launcher.name}", data, {})
 
 
-def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> int:
+def go_on(folder: Path, watcher: Watcher) -> int:
     """Run what the folder holds, from wherever it stands, to its end; the exit code."""
     if not (folder / FILE).exists():
         raise UserError(f"holds no run (no {FILE})", place=str(folder))
     with held_lock(folder), contextlib.closing(Store.open(folder)) as store:
         meta = store.meta()
-        request = Request(**{**meta["request"], "sbatch": tuple(meta["request"]["sbatch"])})
+        request = RunRequest(**{**meta["request"], "sbatch": tuple(meta["request"]["sbatch"])})
         source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
         jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
         with (
@@ -167,63 +176,24 @@ def go_on(folder: Path, watcher: Watcher, stopper: "Stopper | None" = None) -> i
             if meta["state"] == "new":
                 # Arrivals count from the moment when jobs can start, not from when a switch began to compile.
                 store.set_meta(began=time.time())
-            runner = Runner(
+            loop = PlannerLoop(
                 store, launcher, source.file.cluster(), Model.from_file(source.file), jobs,
                 by_name(request.policy, seed=request.seed), watcher,
-                Settings(cast(Objective, request.objective), request.grace_s, patience_s=request.patience_s), switch,
+                LoopSettings(cast(Objective, request.objective), request.grace_s, patience_s=request.patience_s),
+                switch,
             )  # fmt: skip
-            with (stopper or Stopper()).stops(runner):
-                return runner.run()
-
-
-def _tell(store: Store, watcher: Watcher, text: str, reason: str = "") -> None:
-    now = time.time()
-    number = store.event(now, "switch", text, reason=reason)
-    watcher.event(
-        {
-            "id": number,
-            "time": now,
-            "kind": "switch",
-            "job": None,
-            "text": text,
-            "reason": reason,
-            "figures": {},
-        }
-    )
-
-
-def _command(memory: str) -> Callable[[str, Path], list[str]]:
-    return lambda address, token_file: switches.default_command(address, token_file, memory)
+            with stopped_by_signals(loop):
+                return loop.run()
 
 
 @contextlib.contextmanager
-def _switch(store: Store, request: Request, watcher: Watcher) -> Iterator[switches.Switch | None]:
+def _switch(store: Store, request: RunRequest, watcher: Watcher) -> Iterator[switches.RunSwitch | None]:
+    """The switch of the run. A planner that dies, or gives up waiting for its engine, leaves it to its jobs; a
+    planner that ends takes it along."""
     if request.switch == "none":
         yield None
         return
-    # Agents run here with the local launcher: they are compiled beside the switch, before any job waits for them.
-    warming = Warming(("agent", "worker")) if request.launcher == "local" else None
-    try:
-        if request.switch != "auto":
-            switch = switches.attach(store, request.switch)
-        else:
-            reason = "the first on a machine compiles for a minute or more"
-            _tell(store, watcher, "the run's switch is started", reason)
-            switch = switches.start(
-                store, here_only=request.launcher == "local", command=_command(request.switch_memory)
-            )
-            _tell(store, watcher, f"the run's switch answers at {switch.address}")
-        if warming is not None:
-            try:
-                warming.wait()
-            except BaseException:
-                switch.stop()
-                raise
-    finally:
-        if warming is not None:
-            warming.stop()
-    # A planner that dies, or gives up waiting for its engine, leaves the switch to its jobs; one that ends
-    # takes it along.
+    switch = _compiled_switch(store, request, watcher)
     try:
         yield switch
     except KeyboardInterrupt:
@@ -232,29 +202,53 @@ def _switch(store: Store, request: Request, watcher: Watcher) -> Iterator[switch
     switch.stop()
 
 
-class Stopper:
+def _compiled_switch(store: Store, request: RunRequest, watcher: Watcher) -> switches.RunSwitch:
+    """A switch that answers. With the local launcher agents run here too, and are compiled before any job waits."""
+    warming = Warming(("agent", "worker")) if request.launcher == "local" else None
+    try:
+        switch = _answering_switch(store, request, watcher)
+        if warming is not None:
+            try:
+                warming.wait()
+            except BaseException:
+                switch.stop()
+                raise
+        return switch
+    finally:
+        if warming is not None:
+            warming.stop()
+
+
+def _answering_switch(store: Store, request: RunRequest, watcher: Watcher) -> switches.RunSwitch:
+    if request.switch != "auto":
+        return switches.attach(store, request.switch)
+    reason = "the first on a machine compiles for a minute or more"
+    tell_event(store, watcher, time.time(), "switch", "the run's switch is started", reason=reason)
+    command = partial(switches.default_command, memory=request.switch_memory)
+    switch = switches.start(store, here_only=request.launcher == "local", command=command)
+    tell_event(store, watcher, time.time(), "switch", f"the run's switch answers at {switch.address}")
+    return switch
+
+
+@contextlib.contextmanager
+def stopped_by_signals(loop: PlannerLoop) -> Iterator[None]:
     """Ctrl-C and SIGTERM: the first asks the run to stop its jobs and end, the second ends the planner at once."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    @contextlib.contextmanager
-    def stops(self, runner: Runner) -> Iterator[None]:
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-        def handle(number: int, _: object) -> None:
-            for each, handler in before.items():
-                signal.signal(each, handler)
-            runner.interrupted.set()
+    def handle(_number: int, _frame: object) -> None:
+        restore()
+        loop.interrupted.set()
 
-        for number in before:
-            signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def as_text(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1)
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        restore()
 
 
 @contextlib.contextmanager

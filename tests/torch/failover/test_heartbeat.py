@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paceline.torch.failover.lifelines import Lifelines
+from paceline.torch.failover.heartbeat import Lifelines
 from tests.live.hostmem_ranks import Folder
 
 SCRIPT = """
 import os, sys, time, pathlib
-from paceline.torch.failover.lifelines import Lifelines
+from paceline.torch.failover.heartbeat import Lifelines
 from tests.live.hostmem_ranks import Folder
 folder, worker = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 lines = Lifelines(Folder(folder), worker, 4, "127.0.0.1", 60)

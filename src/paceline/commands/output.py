@@ -1,0 +1,50 @@
+"""What commands print and write: tables on a terminal, documents as JSON."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def page_console(columns: int) -> "Console":
+    """Standard output: as wide as its terminal, and `columns` wide where it is none."""
+    from rich.console import Console
+
+    return Console(width=None if Console().is_terminal else columns, highlight=False)
+
+
+def print_table(
+    console: "Console", columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
+) -> None:
+    """A table without lines; the first `texts` columns are words, the others numbers."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(escape(column), justify="left" if i < texts else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+
+
+def write_json(where: str, document: object) -> None:
+    """Write a document to a file, whose folder is made, or to standard output for `-`."""
+    import json
+
+    from paceline.errors import UserError
+
+    text = json.dumps(document, indent=1)
+    if where == "-":
+        typer.echo(text)
+        return
+    path = Path(where)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror or error}", place=where) from None

@@ -1,0 +1,89 @@
+"""What is asked for survives its way to a rank; ratios are of medians; what the line allows, by hand; sizes."""
+
+import pytest
+
+from paceline.bench import measurement
+from paceline.bench.measurement import OURS, PEER, SPINNING, MeasuredRow, Measurement, Outcome, parse_sizes
+from paceline.errors import UserError
+
+MEASUREMENT = Measurement(workers=8, sizes=(25_000_000,), backends=(OURS, PEER), rate_bps=200e6, spin=True)
+
+
+def row(backend: str, *times_us: float, wrong: int = 0) -> MeasuredRow:
+    return MeasuredRow(backend, 25_000_000, 6_250_000, "float32", 8, times_us, wrong)
+
+
+def test_a_measurement_comes_back_as_it_was() -> None:
+    assert Measurement.from_json(MEASUREMENT.to_json()) == MEASUREMENT
+
+
+def test_with_spin_every_backend_is_measured_twice() -> None:
+    assert MEASUREMENT.variants() == (OURS, PEER, OURS + SPINNING, PEER + SPINNING)
+
+
+def test_ratios() -> None:
+    ideal_us = 25e6 * 8 / 200e6 * 1514 / 1408 * 1e6
+    outcome = Outcome(MEASUREMENT, [row(OURS, 9e6, ideal_us / 0.9, 1.0), row(PEER, 2 * ideal_us / 0.9)])
+    outcome.rows.append(row(OURS + SPINNING, 2 * ideal_us / 0.9))
+    assert outcome.ratio_to_peer() == {25_000_000: pytest.approx(2.0)}
+    assert outcome.ratio_to_line() == {25_000_000: pytest.approx(0.9)}
+    assert outcome.ratio_spinning() == {25_000_000: pytest.approx(0.5)}
+
+
+def test_without_a_peer_or_a_rate_there_is_no_ratio() -> None:
+    outcome = Outcome(Measurement(workers=2, sizes=(25_000_000,), backends=(OURS,)), [row(OURS, 1.0)])
+    assert (outcome.ratio_to_peer(), outcome.ratio_to_line(), outcome.ratio_spinning()) == ({}, {}, {})
+
+
+def test_json_has_what_scripts_are_promised() -> None:
+    document = Outcome(MEASUREMENT, [row(OURS, 1e6, wrong=3), row(PEER, 2e6)]).to_json()
+    first = document["rows"][0]
+    assert first["backend"] == OURS
+    assert (first["size_bytes"], first["count"], first["type"], first["redop"]) == (
+        25_000_000,
+        6_250_000,
+        "float32",
+        "sum",
+    )
+    assert (first["time_us"], first["wrong"]) == (1e6, 3)
+    assert first["algbw_GBps"] == pytest.approx(0.025)
+    assert first["busbw_GBps"] == pytest.approx(0.025 * 14 / 8)
+    assert document["ratio_to_peer"] == {"25000000": 2.0}
+    assert set(document["ratio_to_line"]) == {"25000000"}
+    assert document["settings"]["workers"] == 8
+
+
+def test_a_full_frame_of_1500_bytes_carries_1408_of_tensor() -> None:
+    assert measurement.payload_share(1500) == pytest.approx(1408 / 1514)
+
+
+def test_sixteen_bit_types_use_half_of_the_payload() -> None:
+    assert measurement.payload_share(1500, 2) == pytest.approx(704 / 1514)
+
+
+def test_jumbo_frames_are_cut_at_the_largest_packet() -> None:
+    assert measurement.payload_share(9000) == pytest.approx(8192 / (8192 + 64 + 28 + 14))
+
+
+def test_ideal_time_sends_everything_once() -> None:
+    assert measurement.ideal_s(25_000_000, 200e6, 1500) == pytest.approx(25e6 * 8 / 200e6 * 1514 / 1408)
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    assert measurement.algbw_gbytes(4_000_000_000, 2.0) == pytest.approx(2.0)
+    assert measurement.busbw_gbytes(4_000_000_000, 2.0, 4) == pytest.approx(3.0)
+
+
+def test_a_range_goes_up_and_ends_with_its_end() -> None:
+    assert parse_sizes("4B..1kB") == (4, 32, 256, 1000)
+    assert parse_sizes("8..8") == (8,)
+
+
+def test_lists_and_ranges_mix_and_each_size_comes_once() -> None:
+    assert parse_sizes("25MB, 4B..32B ,25 MB,1KiB") == (25_000_000, 4, 32, 1024)
+
+
+@pytest.mark.parametrize("text", ["", "4B..", "many", "100MB..4B", "0", "-4B", "3GiB", "4B,,8B", "4bit"])
+def test_a_bad_size_is_the_users_error(text: str) -> None:
+    with pytest.raises(UserError, match="--sizes"):
+        parse_sizes(text)
