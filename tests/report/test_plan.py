@@ -77,7 +77,7 @@ def test_gantt_of_many_jobs_has_a_line_a_server() -> None:
 
 def test_figure_draws_every_job() -> None:
     schedule = planning.plan(paper_problem(0), by_name("ls"))
-    figure = gantt.figure(schedule)
+    figure = gantt.schedule_figure(schedule)
     drawn = {name for trace in figure.data for name in trace.text}
     assert drawn == {job.name for job in schedule.problem.jobs}
     area = sum(x * w for trace in figure.data for x, w in zip(trace.x, trace.width, strict=True)) / 0.94
@@ -85,9 +85,9 @@ def test_figure_draws_every_job() -> None:
     assert area * gantt.axis_unit(schedule.makespan_s)[1] == pytest.approx(held)
 
 
-def test_gpu_runs_stop_at_server_borders() -> None:
-    assert gantt.gpu_runs(CLUSTER.server_of, (0, 1, 2)) == [(0, 2), (2, 1)]
-    assert gantt.gpu_runs(CLUSTER.server_of, (0, 3)) == [(0, 1), (3, 1)]
+def test_slot_runs_stop_at_server_borders() -> None:
+    assert gantt.slot_runs((2, 2), (0, 1, 2)) == [(0, 2), (2, 1)]
+    assert gantt.slot_runs((2, 2), (0, 3)) == [(0, 1), (3, 1)]
 
 
 def test_json_is_complete(tmp_path: Path) -> None:
