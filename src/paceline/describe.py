@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import api
-from paceline.generated import main, table
+from paceline.generated import renew, table
 from paceline.report.run.read import RunData
 from paceline.schedule.plans import Schedule
 from paceline.sim.results import JobResult, RunResult
@@ -156,4 +156,4 @@ def sections() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], sections())
+    renew(sys.argv[1:], sections())

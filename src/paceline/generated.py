@@ -24,7 +24,7 @@ def rewritten(page: str, parts: Mapping[str, str]) -> str:
     return _MARKED.sub(lambda match: f"{match[1]}\n{parts[match[2]]}\n\n{match[3]}", page)
 
 
-def main(pages: Sequence[str], parts: Mapping[str, str]) -> None:
+def renew(pages: Sequence[str], parts: Mapping[str, str]) -> None:
     """Rewrite each page, or print all parts if there is none."""
     for name in pages:
         path = Path(name)

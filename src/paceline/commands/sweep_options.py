@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from paceline.experiments.sweep.harness import Sweep
+    from paceline.experiments.sweep import Sweep
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes on this machine; default: all cores.")]
 RayAddress = Annotated[
@@ -30,8 +30,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on from what is finis
 @contextmanager
 def sweep_options(out: Path, jobs: int | None, ray: str | None, resume: bool) -> Iterator["Sweep"]:
     """How to run the points; an interrupted user is told how to go on."""
-    from paceline.experiments.sweep.done import FILE_NAME
-    from paceline.experiments.sweep.harness import Sweep
+    from paceline.experiments.sweep import FILE_NAME, Sweep
 
     try:
         yield Sweep(processes=jobs, ray=ray, folder=out, resume=resume)

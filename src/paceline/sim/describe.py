@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.generated import main, table
+from paceline.generated import renew, table
 from paceline.sim import faults, scenario
 from paceline.toml import Section
 from paceline.units import (
@@ -206,7 +206,7 @@ def sections() -> dict[str, str]:
 
 def write(pages: Sequence[str]) -> None:
     """Rewrite each page, or print all parts if there is none."""
-    main(pages, sections())
+    renew(pages, sections())
 
 
 if __name__ == "__main__":

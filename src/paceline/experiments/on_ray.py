@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from paceline.errors import UserError
-from paceline.experiments.sweep.done import sources_hash
+from paceline.experiments.sweep import sources_hash
 
 P = TypeVar("P")
 RETRIES = 3
@@ -64,10 +64,10 @@ def node_task() -> Callable[[bytes, str], tuple[str, Any]]:
         import socket
 
         try:
-            from paceline.experiments.sweep import done as points_done
+            from paceline.experiments import sweep
 
             function, point = pickle.loads(work)
-            if points_done.sources_hash(function) != sources:
+            if sweep.sources_hash(function) != sources:
                 return "other code", (socket.gethostname(), None)
             return "done", function(point)
         except ModuleNotFoundError as error:
