@@ -16,7 +16,7 @@ from typing import Any
 from paceline import api
 from paceline.generated import renew, table
 from paceline.report.run.read import RunData
-from paceline.schedule.plans import Schedule
+from paceline.schedule.plan import Schedule
 from paceline.sim.results import JobResult, RunResult
 
 PACKAGE = Path(__file__).resolve().parent

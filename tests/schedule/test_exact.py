@@ -6,11 +6,11 @@ from hypothesis import given, settings
 
 from paceline.errors import UserError
 from paceline.schedule import bounds, planning
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.exact import Exact
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.generate import paper_problem, small_problem
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.policies import Policy, by_name
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.list_scheduling import ListScheduling

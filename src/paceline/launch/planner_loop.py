@@ -16,8 +16,8 @@ from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.replan import Outlook, Running, plan_now
 from paceline.launch.settings import DEFAULTS, Settings, SwitchLink, Watcher
 from paceline.launch.store import Store
-from paceline.schedule.contention import Model
 from paceline.schedule.inputs.cluster import Cluster
+from paceline.schedule.model import Model
 from paceline.schedule.policies import Policy
 
 EXIT_INTERRUPTED = 130

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.launch.store import Row, Store
-from paceline.schedule.plans import Objective
+from paceline.schedule.plan import Objective
 
 
 class Watcher(Protocol):

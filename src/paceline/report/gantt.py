@@ -13,8 +13,8 @@ import numpy as np
 
 from paceline.report.page import COLOURS, figure_layout
 from paceline.report.run.read import RunData
-from paceline.schedule.contention import Floats
-from paceline.schedule.plans import Schedule
+from paceline.schedule.model import Floats
+from paceline.schedule.plan import Schedule
 from paceline.units import format_seconds
 
 JOB_LINES_MAX = 32

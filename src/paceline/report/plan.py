@@ -9,7 +9,7 @@ import numpy as np
 from paceline.report import gantt
 from paceline.report.page import COLOURS, Page, figure_layout
 from paceline.schedule import bounds
-from paceline.schedule.plans import Objective, Schedule
+from paceline.schedule.plan import Objective, Schedule
 from paceline.units import format_seconds
 
 COLUMNS = ("policy", "makespan", "average JCT", "p95 JCT", "GPUs busy", "gap to bound", "time to plan")

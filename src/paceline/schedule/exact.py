@@ -13,8 +13,8 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.schedule import kernels, timeline
-from paceline.schedule.contention import Ints, Problem
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule.model import Ints, Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies.bco_plus import BcoPlus
 
 SIZE_LIMIT = 60_000

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.schedule import planning
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
-from paceline.schedule.plans import Schedule
+from paceline.schedule.model import Model, Problem
+from paceline.schedule.plan import Schedule
 from paceline.schedule.policies import by_name
 from paceline.sim.results import RunResult
 from paceline.sim.run import simulate

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from paceline.schedule import bounds, planning
-from paceline.schedule.contention import Problem
 from paceline.schedule.exact import Exact
 from paceline.schedule.inputs.generate import PAPER_HORIZON, PaperSetting, paper_problem, small_problem
-from paceline.schedule.plans import Schedule
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Schedule
 from paceline.schedule.policies import Policy
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.first_fit import FirstFit

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.frames import dataframe
-from paceline.schedule.contention import Floats, Ints, Problem
+from paceline.schedule.model import Floats, Ints, Problem
 from paceline.units import format_seconds
 
 Objective = Literal["makespan", "jct"]
