@@ -14,10 +14,8 @@ from paceline.core.help.ledger import Claim
 from paceline.core.help.recovery import find_adoptable, find_orphan
 from paceline.core.help.roles import choose_owners
 from paceline.core.help.takeover import Grant, TakeoverPolicy
-from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.racks import Racks
-from paceline.sim.help.watch import Watch
+from paceline.sim.help.watch import HelpedJob, ProgressWatch
 
 RECALLED = 1
 """A worker's `hold`: it has sent, and computes something more before it sends again."""
@@ -58,9 +56,9 @@ class Claims:
     """Those of one job: its ledgers, and what every worker holds and is about to."""
 
     def __init__(
-        self, job: HelpedJob, watch: Watch, cutting: MicroBatching, racks: Racks, policy: TakeoverPolicy
+        self, job: HelpedJob, watch: ProgressWatch, cutting: MicroBatching, policy: TakeoverPolicy
     ) -> None:
-        self._job, self._watch, self._cutting, self._racks = job, watch, cutting, racks
+        self._job, self._watch, self._cutting = job, watch, cutting
         self.policy, self.ledgers = policy, policy.ledgers
         self.plans = [WorkPlan() for _ in range(job.n)]
         self.settled = -1
@@ -142,7 +140,7 @@ class Claims:
 
     def counts_bits(self) -> bool:
         """Do packets of this iteration tell no shares, so that a helper may have some of several owners?"""
-        if self._racks.are_spread or self._job.policy == "switchml":
+        if self._job.spans_racks or self._job.policy == "switchml":
             return True
         if self.settled == self.ledgers.iteration:
             return not self.by_shares
@@ -156,7 +154,7 @@ class Claims:
         that waited at the gate.
         """
         at_gate: list[int] = []
-        if self._racks.are_spread or self.settled == self.ledgers.iteration:
+        if self._job.spans_racks or self.settled == self.ledgers.iteration:
             return at_gate
         for rank in self._job.alive():
             plan = self.plans[rank]

@@ -13,17 +13,16 @@ import numpy as np
 
 from paceline.sim.build.arrays import Setup
 from paceline.sim.engine import world as w
-from paceline.sim.help.helped_job import HelpedJob, Plan
-from paceline.sim.help.orders import LAST, NOT_LAST, SEND
-from paceline.sim.help.watch import Watch
+from paceline.sim.help.watch import CallAt, HelpedJob, ProgressWatch
+from paceline.sim.hosts.compute import LAST, NOT_LAST, SEND
 
 
 class LeaveOut:
     """The coordinator of a job with `backup` or `timeout`."""
 
-    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+    def __init__(self, setup: Setup, j: int, plan: CallAt) -> None:
         self.job = self._job = HelpedJob(setup, j, plan)
-        self._watch = Watch(self._job, self._nothing_given)
+        self._watch = ProgressWatch(self._job, self._nothing_given)
         self._job.record.helping = 1
         self._present: set[int] = set()
         self._running = -1

@@ -9,10 +9,10 @@ told to stop. A straggler asks when it is ready, since others could not take wha
 from paceline.core.help.ledger import Claim
 from paceline.sim.engine import world as w
 from paceline.sim.help.claims import Claims
-from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.orders import ANOTHER, LAST, NOT_LAST, SEND
-from paceline.sim.help.packet_contents import PacketContents
+from paceline.sim.help.packets import PacketContents
+from paceline.sim.help.watch import HelpedJob
+from paceline.sim.hosts.compute import ANOTHER, LAST, NOT_LAST, SEND
 
 
 class Passes:

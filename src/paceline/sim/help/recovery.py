@@ -14,13 +14,11 @@ from paceline.core.help.recovery import choose_carriers
 from paceline.core.help.takeover import Grant
 from paceline.sim.engine import world as w
 from paceline.sim.help.claims import RECALLED, WAITING, Claims, WorkPlan
-from paceline.sim.help.epochs import Epochs
-from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.orders import WAKE, tell_job
-from paceline.sim.help.packet_contents import PacketContents
+from paceline.sim.help.packets import Epochs, PacketContents, Racks
 from paceline.sim.help.passes import Passes
-from paceline.sim.help.racks import Racks
+from paceline.sim.help.watch import HelpedJob
+from paceline.sim.hosts.compute import WAKE, tell_job
 
 
 class Recovery:
@@ -78,7 +76,7 @@ class Recovery:
 
     def redistribute(self, iteration: int, now_ns: int) -> None:
         """A new epoch, and who waits computes what is free now."""
-        if self._racks.are_spread:
+        if self._job.spans_racks:
             alone = self._racks.choose_carriers(self._job.dead, self._job.alive(), self._epochs.now.ranks)
             if alone:
                 names = ", ".join(map(str, alone))
@@ -89,7 +87,7 @@ class Recovery:
         recalled = [] if complete or iteration != self._claims.ledgers.iteration else self.waiting(end)
         for rank in recalled:
             self._job.workers[rank].hold = RECALLED
-        if self._racks.are_spread:
+        if self._job.spans_racks:
             for rank in self._job.alive():
                 # What is complete is asked for; what was sent before the death must not go out again as it is.
                 if self._job.workers[rank].hold == 0 and not (

@@ -8,10 +8,20 @@ import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.bits import bit
-from paceline.sim.engine.world import World, contribution
+from paceline.sim.engine.world import World
 
 _PART_SHIFT = 6
 """Parts are smaller than contributions, so that no sum of them leaves 32 bits."""
+
+
+@compiled_inner
+def contribution(job: int, rank: int, chunk: int, lane: int) -> int:
+    """What a worker contributes to a chunk: any number that tells workers, chunks and lanes apart."""
+    h = (np.int64(rank) + 1) * 0x2545F491 + (np.int64(job) + 1) * 0x27D4EB2F + lane * 0x165667B1
+    h = (h ^ (np.int64(chunk) * 0x9E3779B1)) & 0x7FFFFFFF
+    h = ((h ^ (h >> 15)) * 0x2C1B3C6D) & 0x7FFFFFFF
+    h = ((h ^ (h >> 13)) * 0x297A2D39) & 0x7FFFFFFF
+    return int(((h ^ (h >> 16)) & 0x1FFFFFF) - 0x1000000)
 
 
 @compiled_inner
