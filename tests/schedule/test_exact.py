@@ -86,6 +86,6 @@ def test_what_it_cannot_do_is_said() -> None:
 
 
 def test_without_ortools_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(UserError, match=r"paceline\[exact\]"):
         EXACT.plan(small_problem(0))

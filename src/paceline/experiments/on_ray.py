@@ -6,7 +6,6 @@ every sweep.) A node that dies takes no result along: Ray runs its tasks elsewhe
 nothing but itself.
 """
 
-import importlib
 import logging
 import os
 import pickle
@@ -14,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from paceline.errors import UserError
+from paceline.errors import UserError, optional_module
 from paceline.experiments.sweep import sources_hash
 
 P = TypeVar("P")
@@ -28,10 +27,7 @@ def run_on_ray(function: Callable[[P], Any], points: Sequence[P], address: str) 
     """`(number, result)` of every point, in the order in which they are done."""
     # No figures about the use of Ray go anywhere.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise UserError('--ray needs Ray: pip install "paceline[ray]"') from None
+    ray = optional_module("ray", '--ray needs Ray: pip install "paceline[ray]"')
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address)

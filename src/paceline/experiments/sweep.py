@@ -191,7 +191,7 @@ def key_of(function: Callable[..., Any], point: Any) -> str:
 
 
 def as_stored(result: Any) -> Any:
-    """The result as the file would give it back: whoever runs a sweep sees the same values, resumed or not."""
+    """The result as the file would give it back: a sweep gives the same values, resumed or not."""
     return json.loads(json.dumps(result, default=_plain))
 
 

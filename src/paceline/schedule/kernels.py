@@ -1,7 +1,7 @@
-"""The event-driven heart of the evaluator: jobs start and end, and whoever is affected is priced anew.
+"""The event-driven heart of the evaluator: jobs start and end, and the jobs affected are priced anew.
 
 `start` and `leave` change the contention of (6) on the job's servers and re-evaluate (6)-(9) for the spread
-jobs there, and for nobody else: a job's progress is brought up to date only when its rate changes. Time is
+jobs there, and for no others: a job's progress is brought up to date only when its rate changes. Time is
 in units: seconds, or whole slots with `floor(1/tau)` iterations each. Nothing here reads a clock.
 
 Invariants: `crowd[s]` is the number of active spread jobs on server s and `on_server[s, :crowd[s]]` names
@@ -261,7 +261,7 @@ def _count_racks(state: State, jobs: JobsT, cluster: ClusterT, j: int, step: int
 
 @compiled
 def _reprice_around(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, now: float) -> None:
-    # Whoever shares a server's link with j and sees its p change, and whoever shares a switch's memory.
+    # Jobs that share a server's link with j and see their p change, and jobs that share a switch's memory.
     for i in range(jobs.base[j], jobs.base[j] + state.servers_n[j]):
         s = state.servers[i]
         crowd = state.crowd[s]

@@ -6,11 +6,8 @@ rewrites the parts between markers in each page, or prints them all. A key's mea
 `scenario.py` or `faults.py`; `MEANINGS` has those of the keys that have none there.
 """
 
-import ast
-import inspect
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,7 +15,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.generated import renew, table
+from paceline.generated import field_texts, renew, table
 from paceline.sim import faults, scenario
 from paceline.toml import Section
 from paceline.units import (
@@ -83,18 +80,6 @@ MEANINGS = {
 }
 
 
-def written_meanings(model: type[Section]) -> dict[str, str]:
-    """The text below each key in the model's source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for key, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr):
-            assert isinstance(text.value, ast.Constant)
-            found[key.target.id] = " ".join(str(text.value.value).split())
-    return found
-
-
 def kind_of(hint: Any) -> str:
     """A key's unit, choices or bounds, in words."""
     arguments = get_args(hint)
@@ -149,7 +134,7 @@ def meaning_of(model: type[Section], key: str, tables: Mapping[str, object] = Ma
     if key in tables:
         return f"tables `[[faults.{key}]]`, below"
     places = (
-        written_meanings(model),
+        field_texts(model),
         {key: MEANINGS.get(f"{model.__name__}.{key}") or MEANINGS.get(f"*.{key}")},
     )
     for place in places:
@@ -204,10 +189,5 @@ def sections() -> dict[str, str]:
     return {**parts, "fault tables": fault_tables(), "tuned keys": tuned()}
 
 
-def write(pages: Sequence[str]) -> None:
-    """Rewrite each page, or print all parts if there is none."""
-    renew(pages, sections())
-
-
 if __name__ == "__main__":
-    write(sys.argv[1:])
+    renew(sys.argv[1:], sections())

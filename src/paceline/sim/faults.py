@@ -96,7 +96,7 @@ class Faults(Section):
         return self.loss > 0 or self.duplicate > 0 or self.reorder > 0
 
     def check(self, workers: Mapping[str, int], hosts: int, switches: int) -> None:
-        """Whoever is struck must exist; `workers` are those of each job, by its name."""
+        """What faults name must exist; `workers` gives the number of workers of each job, by its name."""
         named = [
             *(("slow", slow.job) for slow in self.slow),
             *(("slow_spells", spells.job) for spells in self.slow_spells),

@@ -7,7 +7,7 @@ import numpy as np
 
 from paceline.core.custodian import program as custody
 from paceline.core.switch.program import COUNTER_NAMES
-from paceline.frames import dataframe
+from paceline.errors import NEEDS_PANDAS, optional_module
 from paceline.sim.build.arrays import Setup
 from paceline.sim.engine import world as w
 from paceline.sim.help.coordinator import Coordinators
@@ -110,7 +110,8 @@ class RunResult:
 
     def to_dataframe(self) -> Any:
         """One row a job, with policy and seed; needs pandas."""
-        return dataframe({"policy": self.policy, "seed": self.seed, **asdict(job)} for job in self.jobs)
+        rows = [{"policy": self.policy, "seed": self.seed, **asdict(job)} for job in self.jobs]
+        return optional_module("pandas", NEEDS_PANDAS).DataFrame(rows)
 
     def __repr__(self) -> str:
         """One line: what ran, how long it took, and whether the sums were right."""

@@ -298,5 +298,5 @@ def all_points(quick: bool) -> list[JointPoint]:
         *points("leaf-spine", False, PLANNERS, EXCHANGES, ("off",)),
         *points("star", True, ("ff", "bco-plus"), ("atp", "esa"), STRAGGLERS),
     ]
-    # Those who plan alike side by side: a process plans once for several.
+    # Points that share a plan stand side by side: a process plans once for several.
     return sorted(every, key=lambda point: (PLANNERS.index(point.planner), point.exchange == "ring"))

@@ -1,7 +1,7 @@
 """Tiresias (NSDI 2019), discretised two-dimensional least attained service: preemptive, for average JCT.
 
 A job's attained service is GPUs x time. Jobs with less than the first limit are in the first queue, and so
-on; queues are served in order, each first come first served (ours: higher priority first), and whoever no
+on; queues are served in order, each first come first served (ours: higher priority first), and a job that no
 longer fits is preempted. The policy does not know how long jobs take. Ours: one limit at the median GPU time
 of the jobs unless given (its authors tune the limits to the workload), jobs always consolidated, and
 preemption free of charge, which flatters it.

@@ -257,7 +257,7 @@ def _predecessors(jobs: list[ScenarioJob]) -> object:
 
 
 def _members(topology: Topology, jobs: int) -> tuple[object, object]:
-    """Who is below each switch, by job: endpoints under a leaf, leaves under an upper switch."""
+    """What is below each switch, by job: endpoints under a leaf, leaves under an upper switch."""
     members: list[int] = []
     first: list[int] = []
     for s in range(topology.switches):

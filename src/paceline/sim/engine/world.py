@@ -209,7 +209,7 @@ class World(NamedTuple):
     buckets: Any
     """`[job, bucket]`: `BUCKET` records."""
     members: Any
-    """Who is below each switch: endpoints under a leaf, leaves under an upper switch."""
+    """What is below each switch: endpoints under a leaf, leaves under an upper switch."""
     member_first: Any
     """Where the members of a switch and job begin: at `switch * jobs + job`."""
     endpoints: Any

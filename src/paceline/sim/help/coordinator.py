@@ -1,4 +1,4 @@
-"""The coordinators: one for each job whose `straggler` is not `off`, deciding who helps whom, in plain Python.
+"""The coordinators, in plain Python: one for each job whose `straggler` is not `off`; it decides who helps whom.
 
 The event loop stops when a worker asks something or when a coordinator wanted to be woken, `attend` answers, and the
 loop goes on. Decisions are rare (a few hundred an iteration), so they need not be compiled; what they decide by is the

@@ -1,10 +1,10 @@
 """Two ways to be quick without the slowest, for comparison: the sums are INEXACT, and the job is marked so.
 
-`backup`: an iteration does without the slowest k of its workers (backup workers). `timeout`: who has not begun to
-send so long after the first one is left out (after Trio-ML, whose switch sends partial sums on when a timer runs out;
-there block by block, here for the whole iteration, which is kinder to it).
+`backup`: an iteration does without the slowest k of its workers (backup workers). `timeout`: a worker that has not
+begun to send a given time after the first one is left out (after Trio-ML, whose switch sends partial sums on when a
+timer runs out; there block by block, here for the whole iteration, which is kinder to it).
 
-Who is left out stops computing and contributes zeros: on the wire it is as if the switch filled them in.
+A worker that is left out stops computing and contributes zeros, as if the switch filled them in.
 """
 
 from typing import Any
@@ -32,11 +32,11 @@ class LeaveOut:
         self._watch.end_window(now_ns, self.tick, self)
 
     def died(self, rank: int, now_ns: int) -> None:
-        """Without takeover nobody can stand in for it."""
+        """Without takeover no worker can stand in for it."""
         self._job.fail(now_ns, f"worker {rank} died")
 
     def consider(self, now_ns: int) -> bool:
-        """Nothing to consider: nobody is helped."""
+        """Nothing to consider: there is no help here."""
         return False
 
     def roles_changed(self, now_ns: int) -> None:

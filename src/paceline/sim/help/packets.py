@@ -5,11 +5,11 @@
 **Contents.** A worker's packets hold its own contribution, less what it gave, and what it took. With one straggler,
 packets tell shares of it. With several, or in several racks, they tell bits alone: every worker keeps its bit, whatever
 it has taken or given, and since the ledgers split the work, the sum over all bits is that over all samples. Either way
-what a worker's packets hold is final before its first packet of the iteration.
+the contents of a worker's packets are final before its first packet of the iteration.
 
 **Racks.** A mask names workers of one rack. In a job of several racks rack switches complete as if nobody were
 helped, since every worker keeps its bit. The bit of a dead worker is carried by a survivor of its rack. Where a rack
-has no survivor, somebody of another rack carries it as all shares of that worker, of one such worker each: a packet has
+has no survivor, a worker of another rack carries it as all shares of that worker, of one such worker each: a packet has
 one owner.
 """
 
@@ -39,7 +39,7 @@ class Racks:
         self.racks = racks
         self.places = [racks[:rank].count(rack) for rank, rack in enumerate(racks)]
         self.carriers: dict[int, int] = {}
-        """Who carries the bit of a dead worker."""
+        """The survivor that carries the bit of a dead worker, by the dead one."""
 
     def owner(self, rank: int) -> int:
         """What the header's `owner` says of a worker."""
@@ -72,11 +72,11 @@ class Racks:
         return max(1, sum(bits))
 
     def is_rack_lost(self, alive: Collection[int]) -> bool:
-        """Has some rack nobody left? Then its sum comes together at a custodian only."""
+        """Has a rack no survivor? Then its sum comes together at a custodian only."""
         return set(self.racks) != {self.racks[rank] for rank in alive}
 
     def choose_carriers(self, dead: set[int], alive: list[int], leaders: Collection[int]) -> list[int]:
-        """Find somebody for every dead worker's bit; gives those of the dead for whom there is nobody."""
+        """Find a carrier for every dead worker's bit; gives the dead workers that have none."""
         self.carriers = {gone: by for gone, by in self.carriers.items() if by in alive}
         alone = []
         for gone in sorted(dead - self.carriers.keys()):
@@ -110,7 +110,7 @@ class Epochs:
         """Everyone alive goes on in the next epoch; what has no result yet is sent again in it.
 
         With help, leaders complete sums without the others, whose packets never hold an aggregator. Where a rack has
-        nobody left, no switch can complete a sum: all go to their custodians.
+        no survivor, no switch can complete a sum: all go to their custodians.
         """
         job, racks = self._job, self._racks
         self.now = self._leaders()
@@ -174,17 +174,15 @@ class PacketContents:
     def __init__(self, job: HelpedJob, claims: Claims, racks: Racks) -> None:
         self._job, self._claims, self._racks = job, claims, racks
         self.carriers: dict[int, int] = {}
-        """In one rack, where bits alone are counted: who carries the bit of a dead worker."""
+        """In one rack, where bits alone are counted: the survivor that carries the bit of a dead worker."""
 
     def finalise(self, rank: int, now_ns: int) -> None:
         """Fix what a worker's packets of this iteration hold, before the first of them."""
         plan = self._claims.plans[rank]
         plan.final = True
         if self._claims.settled != self._claims.ledgers.iteration:
-            # With several stragglers each worker keeps its bit, whatever it has taken or given: bits alone are
-            # counted, and since the ledgers part the work, the sum over all bits is the sum over all samples.
             self._claims.settled = self._claims.ledgers.iteration
-            # In several racks always: a rack's sum with another rack's shares would be none.
+            # In several racks bits alone: a sum of one rack has no room for shares of another.
             self._claims.by_shares = not self._job.spans_racks and (
                 len(self._claims.ledgers.open) <= 1 or bool(self._job.dead)
             )
@@ -217,7 +215,7 @@ class PacketContents:
         if self._job.policy == "switchml" or not self._claims.by_shares:
             carries = 1 << rank | sum(1 << dead for dead, by in self.carriers.items() if by == rank)
             shares = {}
-        # Where packets tell shares, everyone has some of one owner at most.
+        # Where packets tell shares, a worker has shares of one owner at most.
         ((owner, share),) = shares.items() or ((0, 0),)
         if self._job.policy != "switchml":
             sending.set_share(
@@ -247,9 +245,9 @@ class PacketContents:
         )
 
     def is_covered(self, iteration: int) -> bool:
-        """Has somebody taken all that the dead have left undone in an iteration?
+        """Has all that the dead left undone in an iteration been taken by others?
 
-        Of one before that of the ledgers somebody has all results; of a later one nobody has begun to stand in.
+        Of an iteration before that of the ledgers some worker has all results; of a later one nothing has been taken.
         """
         if iteration != self._claims.ledgers.iteration:
             return iteration < self._claims.ledgers.iteration

@@ -34,7 +34,7 @@ CallAt = Callable[[int, Callable[[int], None]], None]
 
 @dataclass(frozen=True)
 class HelpDecision:
-    """What a coordinator decided, when, about whom and why."""
+    """What a coordinator decided, when, about which worker and why."""
 
     time_s: float
     job: str
@@ -78,7 +78,7 @@ class HelpedJob:
         tell_worker(self.world, self.first + rank, what, now_ns)
 
     def fail(self, now_ns: int, reason: str) -> None:
-        """End the job with a reason that names who is missing."""
+        """End the job with a reason that names the workers that are missing."""
         if self.is_running():
             self.failure = reason
             self.say(now_ns, "failure", None, reason)
@@ -103,7 +103,7 @@ class HelpedJob:
         return bool(self.workers[rank].phase in (w.BACKWARD, w.DRAINING, w.FINISHED))
 
     def unfinished(self) -> int:
-        """The first iteration of which somebody lacks results: until then its ledgers are needed."""
+        """The first iteration of which some worker lacks results: until then its ledgers are needed."""
         return min(int(self.senders[rank].oldest) for rank in self.alive()) // self.chunks
 
     def dead_custodians(self) -> list[int]:
@@ -115,7 +115,7 @@ class HelpedJob:
 
 
 class Listener(Protocol):
-    """Who is told what was noticed."""
+    """What a watch tells its coordinator."""
 
     def died(self, rank: int, now_ns: int) -> None:
         """A worker is known to be dead."""
@@ -137,7 +137,7 @@ class ProgressWatch:
         theta = max(1, round(options.theta * job.chunks))
         self.detection = new_detection(job.n, theta, options.windows, options.clean_iterations)
         self.iteration = 0
-        """The first that somebody has not ended."""
+        """The first iteration that some worker has not ended."""
         self._scratch = np.zeros(job.n, dtype=np.int64)
         self._silent_since: dict[int, int] = {}
         self._judged = np.zeros(job.n, dtype=np.int64)
@@ -199,12 +199,12 @@ class ProgressWatch:
         behind = np.maximum(0, senders.oldest.max() - senders.oldest)
         queued = job.world.links.state.length[job.world.endpoints.host[job.first : job.first + job.n]]
         unsent = np.maximum(0, senders.released - senders.next)
-        # What all who have computed as much could not send, they wait to send: for parts of somebody who has not.
+        # What none of the workers ahead could send waits for a worker behind, and is no lag of theirs.
         ahead = (computed >= np.sort(computed)[job.n // 2]) & (workers.hold == 0)
         common = unsent[ahead].min() if ahead.any() else 0
-        # Nor is it a lag of who is the first to be ready: nobody has sent more.
+        # Nor is it a lag of the first worker to be ready: no worker has sent more.
         first = senders.next.max() - senders.next
-        # Who was told to hold its packets is not slow.
+        # A worker that was told to hold its packets is not slow.
         own = np.where(workers.hold != 0, 0, np.maximum(0, np.minimum(unsent - common, first)))
         records = self.detection.workers
         records.computed[:] = computed
@@ -212,7 +212,7 @@ class ProgressWatch:
         theta = self.detection.options[0].theta_chunks
         lag = np.maximum(behind, queued)
         for rank in range(job.n):
-            # In help mode nobody is held back by a window, and a lag shows as it is.
+            # In help mode no worker is held back by a window, and a lag shows as it is.
             if unsent[rank] > 0 and workers[rank].hold == 0 and senders[rank].leaders == 0:
                 records[rank].delivered -= coupled_lag(theta, int(lag[rank]), float(window[rank]))
         for rank in job.dead:

@@ -1,7 +1,8 @@
 """What packets carry when results are checked: integers that tell jobs, workers, micro-batches and lanes apart.
 
-A worker's contribution is the sum over its micro-batches, whoever computes them. A helper's packet holds its own
-contribution and the micro-batches that it took over; a result must be the sum over all workers, each whole.
+A worker's contribution is the sum over its micro-batches, no matter which worker computes them. A helper's packet
+holds its own contribution and the micro-batches that it took over; a result must be the sum over all workers, each
+whole.
 """
 
 import numpy as np
@@ -43,7 +44,7 @@ def part(job: int, rank: int, m: int, micro_batches: int, chunk: int, lane: int)
 
 @compiled_apart
 def fill_helped(world: World, w: int, p: int) -> None:
-    """The values of a packet of a worker that takes or gives: whole contributions, and shares of others."""
+    """The values of a packet of a worker that helps or is helped: whole contributions, and shares of others."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
     chunk = world.pool.packets[p].chunk
@@ -63,7 +64,7 @@ def fill_helped(world: World, w: int, p: int) -> None:
 def check_result(world: World, w: int, p: int) -> None:
     """Compare a new result with the true sum, and keep it for those whose copy was lost.
 
-    Those whom a policy left out of this iteration are expected to be missing: the job is marked inexact for it.
+    Workers that a policy left out of this iteration are expected to be missing: the job is marked inexact for it.
     """
     packet = world.pool.packets[p]
     worker = world.workers[w]
