@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from paceline.schedule import planning, timeline
-from paceline.schedule.contention import Problem
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.generate import (
     PAPER_MIX,
@@ -25,7 +24,8 @@ from paceline.schedule.inputs.generate import (
     paper_model,
     paper_problem,
 )
-from paceline.schedule.plans import Plan
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Plan
 from paceline.schedule.policies import by_name
 
 SIZES = ((160, 0), (500, 500), (1000, 1000), (2000, 2000), (5000, 4000), (10_000, 8_000))

@@ -12,8 +12,7 @@ import pytest
 
 import paceline
 from paceline import api, describe
-from paceline.frames import dataframe
-from paceline.generated import rewritten
+from paceline.generated import field_texts, rewritten
 from tests.docs.pages import ROOT
 from tests.report.run_scenes import paceline_run
 
@@ -208,7 +207,7 @@ def test_results_as_data_frames(tmp_path: Path) -> None:
 def test_without_pandas_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(paceline.UserError, match="needs pandas: pip install pandas"):
-        dataframe([{"a": 1}])
+        paceline.plan(JOBS, CLUSTER, "ff").to_dataframe()
 
 
 def test_the_page_is_current() -> None:
@@ -218,8 +217,7 @@ def test_the_page_is_current() -> None:
 
 def test_every_field_of_the_page_says_what_it_is() -> None:
     for kind in (api.Job, api.Cluster, *describe.RESULTS):
-        meanings = describe.meanings(kind)
-        assert set(kind.__dataclass_fields__) == set(meanings), kind.__name__
+        assert set(kind.__dataclass_fields__) == set(field_texts(kind)), kind.__name__
 
 
 def test_the_map_has_every_module_once() -> None:

@@ -17,11 +17,11 @@ from paceline.errors import UserError
 from paceline.launch import store
 from paceline.report.run.read import RunData
 from paceline.schedule import planning
-from paceline.schedule.contention import Problem
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job, JobEntry
 from paceline.schedule.inputs.sources import ClusterSource, read_jobs
-from paceline.schedule.plans import Objective, Schedule
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Schedule
 from paceline.schedule.policies import NAMES as PLAN_POLICIES
 from paceline.schedule.policies import Policy, by_name
 from paceline.sim import run as simulator

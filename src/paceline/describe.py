@@ -8,15 +8,14 @@ import dataclasses
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from paceline import api
-from paceline.generated import main, table
+from paceline.generated import field_texts, renew, table
 from paceline.report.run.read import RunData
-from paceline.schedule.plans import Schedule
+from paceline.schedule.plan import Schedule
 from paceline.sim.results import JobResult, RunResult
 
 PACKAGE = Path(__file__).resolve().parent
@@ -70,22 +69,6 @@ def _text(value: Any) -> str:
     return inspect.cleandoc(value.__doc__ or "")
 
 
-def meanings(kind: type) -> dict[str, str]:
-    """The texts below a class's fields, by field."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, below in zip(body.body, [*body.body[1:], None], strict=True):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            found[field.target.id] = " ".join(str(below.value.value).split())
-    return found
-
-
 def _kind(annotation: Any) -> str:
     """A type as it is written, without the modules it comes from."""
     text = (
@@ -97,7 +80,7 @@ def _kind(annotation: Any) -> str:
 
 
 def _fields(kind: type[Any]) -> str:
-    known = meanings(kind)
+    known = field_texts(kind)
     rows = []
     for field in dataclasses.fields(kind):
         default = "" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
@@ -156,4 +139,4 @@ def sections() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], sections())
+    renew(sys.argv[1:], sections())

@@ -5,11 +5,16 @@ the place; the command line prints it and exits with 2. Code tells errors apart 
 and fields, never by their text. Anything else that escapes is a defect of ours.
 """
 
+import importlib
+from typing import Any
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 """The command ran and its answer is no: a check failed, a result was wrong."""
 EXIT_USAGE = 2
 """The command could not run as asked: a bad file, key, value or option."""
+
+NEEDS_PANDAS = "to_dataframe needs pandas: pip install pandas"
 
 
 class UserError(Exception):
@@ -35,3 +40,11 @@ class JobError(UserError):
     def __init__(self, message: str, *, job: str) -> None:
         self.job = job
         super().__init__(message, place=f"job {job!r}")
+
+
+def optional_module(name: str, missing: str, *, place: str = "") -> Any:
+    """A module of a package that not everyone has; `missing` says what needs it and how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UserError(missing, place=place) from None

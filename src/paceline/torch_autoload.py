@@ -12,5 +12,5 @@ def autoload() -> None:
     try:
         import paceline.torch  # noqa: F401
     except Exception as error:
-        # A torch without `distributed`, or one that is not as we know it: whoever asks for the backend is told.
+        # A torch without `distributed`, or one that differs from what we know: asking for the backend then fails.
         logging.getLogger("paceline.torch").debug("the backend paceline is not registered: %r", error)

@@ -16,7 +16,7 @@ from numba.extending import overload
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.compile.linking import entry, part
 from paceline.core.bits import popcount
-from paceline.schedule.compiled import compiled as compiled_for_plans
+from paceline.schedule.kernels import compiled as compiled_for_plans
 
 OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")

@@ -8,11 +8,11 @@ import pytest
 
 import paceline
 from paceline.compile.sources import SourceTree, _imported_names, _modules
+from paceline.experiments import sweep
 from paceline.experiments.esa import points as esa_points
 from paceline.experiments.joint import points as joint_points
 from paceline.experiments.sa_atp import points as sa_atp_points
 from paceline.experiments.sjf_bco import points as sjf_bco_points
-from paceline.experiments.sweep import done as points_done
 from paceline.live.agent import loop as agent_loop
 from paceline.live.switch import shard
 from paceline.schedule import kernels
@@ -86,9 +86,7 @@ def test_what_is_shown_to_people_recompiles_nothing() -> None:
 def test_an_experiment_depends_on_the_rule_of_priorities() -> None:
     closure = SourceTree().closure(MODULES[esa_points.__name__])
     assert {PACKAGE / "core/priority.py", MODULES[engine.__name__]} <= closure
-    keys = {
-        points_done.sources_hash(module.run_point) for module in (esa_points, sa_atp_points, sjf_bco_points)
-    }
+    keys = {sweep.sources_hash(module.run_point) for module in (esa_points, sa_atp_points, sjf_bco_points)}
     assert len(keys) == 3
 
 

@@ -19,7 +19,7 @@ from paceline.core.switch.program import COMPLETIONS, FALLBACKS, FLUSHES, PREEMP
 from paceline.core.wire import HEADER_BYTES
 from paceline.sim.build.arrays import CHECK_LANES, build
 from paceline.sim.engine.loop import ENDED, run
-from paceline.sim.engine.world import contribution
+from paceline.sim.hosts.values import contribution
 from paceline.sim.scenario import Scenario
 from tests.live.agents import Job, RunningSwitch, job_of, running_switch
 

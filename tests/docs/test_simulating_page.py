@@ -5,7 +5,7 @@ from typing import get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from paceline.generated import rewritten
+from paceline.generated import field_texts, rewritten
 from paceline.sim import describe
 from paceline.sim.scenario import PolicySettings, Scenario
 from tests.docs.pages import ROOT
@@ -50,7 +50,7 @@ def test_no_meaning_is_left_over() -> None:
     known |= {f"*.{key}" for model in models for key in model.model_fields}
     assert set(describe.MEANINGS) <= known
     for model in models:
-        for key in describe.written_meanings(model):
+        for key in field_texts(model):
             assert f"{model.__name__}.{key}" not in describe.MEANINGS, "the text in the source counts"
 
 

@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from paceline.errors import UserError
 from paceline.launch.replan import POLICIES, Running, check_policy, plan_now
-from paceline.schedule.contention import Model
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model
 from paceline.schedule.policies import by_name
 
 CLUSTER = Cluster((Server("s0", 2), Server("s1", 2), Server("s2", 3)))

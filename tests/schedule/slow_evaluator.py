@@ -5,7 +5,7 @@ Slotted time is walked slot by slot; continuous time from event to event with ev
 
 import math
 
-from paceline.schedule.contention import Problem
+from paceline.schedule.model import Problem
 
 
 def spread_counts(problem: Problem, where: list[dict[int, int]], active: set[int]) -> dict[int, int]:

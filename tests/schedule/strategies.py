@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from paceline.schedule.contention import CONTENTION, Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import CONTENTION, Model, Problem
 
 
 @st.composite

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 
 from paceline.schedule import bounds, planning
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.generate import PaperSetting, paper_problem
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.sjf_bco import SjfBco
 from tests.schedule.strategies import problems

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 
 from paceline.errors import UserError
 from paceline.schedule import bounds, planning
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.exact import Exact
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.generate import paper_problem, small_problem
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.policies import Policy, by_name
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.list_scheduling import ListScheduling
@@ -86,6 +86,6 @@ def test_what_it_cannot_do_is_said() -> None:
 
 
 def test_without_ortools_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(UserError, match=r"paceline\[exact\]"):
         EXACT.plan(small_problem(0))

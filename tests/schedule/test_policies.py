@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import UserError
-from paceline.schedule import bounds, packing, planning
-from paceline.schedule.contention import Model, Problem
+from paceline.schedule import bounds, placement, planning
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.generate import PaperSetting, paper_problem
 from paceline.schedule.inputs.jobs import Job
-from paceline.schedule.plans import Plan
+from paceline.schedule.model import Model, Problem
+from paceline.schedule.plan import Plan
 from paceline.schedule.policies import NAMES, Policy, by_name, load_limited
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.first_fit import FirstFit
@@ -117,8 +117,8 @@ def test_prose_packs_where_print_spreads() -> None:
     # The first job occupies s0; then a job of one GPU: the prose joins it, the print takes any idle GPU.
     problem = Problem(FOUR, jobs_of(1, 1, 1, 1, 2, 2))
     order = load_limited.smallest_first(problem)
-    packed = load_limited.attempt(problem, order, Rules(packing.PACK, packing.PACK), 1e9, 32, "makespan")
-    least = load_limited.attempt(problem, order, Rules(packing.LEAST, packing.LEAST), 1e9, 32, "makespan")
+    packed = load_limited.attempt(problem, order, Rules(placement.PACK, placement.PACK), 1e9, 32, "makespan")
+    least = load_limited.attempt(problem, order, Rules(placement.LEAST, placement.LEAST), 1e9, 32, "makespan")
     assert packed is not None
     assert least is not None
     assert set(FOUR.server_of[packed.gpus].tolist()) == {0}
@@ -128,7 +128,7 @@ def test_prose_packs_where_print_spreads() -> None:
 def test_prose_runs_on_into_the_next_server_and_one_server_does_not() -> None:
     problem = Problem(FOUR, jobs_of(3, 3), Model(xi2_s=0.0))
     order = load_limited.smallest_first(problem)
-    for rule, servers in ((packing.PACK, [0, 1]), (packing.PACK_ONE, [1])):
+    for rule, servers in ((placement.PACK, [0, 1]), (placement.PACK_ONE, [1])):
         trial = load_limited.attempt(problem, order, Rules(rule, rule), 10.0, 32, "makespan")
         assert trial is not None
         assert sorted(set(FOUR.server_of[trial.gpus[3:]].tolist())) == servers
@@ -137,7 +137,7 @@ def test_prose_runs_on_into_the_next_server_and_one_server_does_not() -> None:
 def test_lbsgf_looks_only_at_the_least_busy_servers() -> None:
     problem = Problem(FOUR, jobs_of(2, 4, 6))
     order = load_limited.smallest_first(problem)
-    rules = Rules(packing.BALANCED, packing.BALANCED, 1.0)
+    rules = Rules(placement.BALANCED, placement.BALANCED, 1.0)
     trial = load_limited.attempt(problem, order, rules, 1e9, 0, "makespan")
     assert trial is not None
     base = problem.jobs_t.base
@@ -149,9 +149,10 @@ def test_a_limit_that_stops_early_does_not_count() -> None:
     problem = Problem(FOUR, jobs_of(*[16] * 3), Model(xi2_s=0.0))
     order = load_limited.smallest_first(problem)
     assert (
-        load_limited.attempt(problem, order, Rules(packing.PACK, packing.PACK), 20.0, 32, "makespan") is None
+        load_limited.attempt(problem, order, Rules(placement.PACK, placement.PACK), 20.0, 32, "makespan")
+        is None
     )
-    assert load_limited.attempt(problem, order, Rules(packing.PACK, packing.PACK), 30.0, 32, "makespan")
+    assert load_limited.attempt(problem, order, Rules(placement.PACK, placement.PACK), 30.0, 32, "makespan")
     assert planning.plan(problem, SjfBco(horizon=1.0)).makespan_s == pytest.approx(30.0)
 
 

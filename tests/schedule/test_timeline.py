@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.schedule import timeline
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.timeline import Timeline
 from tests.schedule import slow_evaluator
 from tests.schedule.strategies import plans, problems

@@ -2,7 +2,7 @@
 
 import itertools
 
-from paceline.schedule.plans import Schedule
+from paceline.schedule.plan import Schedule
 
 
 def check(schedule: Schedule) -> None:

@@ -1,11 +1,13 @@
 """What survives which fault, and what a failure says."""
 
+from typing import Any
+
 import pytest
 
 from paceline.errors import UserError
 from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES
-from tests.sim.scenes import job, scene
+from tests.sim.scenes import job, scene, wire_s
 
 JOBS = job(size=80_000), job(name="b", workers=3, size=80_000)
 LEAF_SPINE = {"topology": "leaf-spine", "leaves": 3, "uppers": 2, "placement": "spread"}
@@ -108,3 +110,51 @@ def test_the_custodians_of_no_job_cannot_forget() -> None:
     faults = {"custodian_forgets": [{"time": "5 us", "job": "nobody"}]}
     with pytest.raises(UserError, match="no job 'nobody'"):
         simulate(scene(*JOBS, faults=faults), "esa")
+
+
+BIG = job(size=400_000, ratio=50.0, workers=2, iterations=2)
+
+
+def jct(policy: str = "esa", **faults: Any) -> float:
+    result = simulate(scene(BIG, faults=faults), policy, check=True)
+    assert result.exact
+    assert result.avg_jct_s is not None
+    return result.avg_jct_s
+
+
+@pytest.mark.parametrize("direction", ["to", "from"])
+@pytest.mark.parametrize("policy", ["esa", "switchml", "ring"])
+def test_other_traffic_leaves_a_job_the_rest_of_the_link(policy: str, direction: str) -> None:
+    flow = {"host": 1, "rate": "75 Gbit/s", "direction": direction}
+    free, shared = jct(policy), jct(policy, other_traffic=[flow])
+    ideal_s = 2 * wire_s(scene(BIG), 400_000)
+    assert free == pytest.approx(ideal_s, rel=0.7)
+    assert 2.5 * ideal_s < shared < 8 * ideal_s
+
+
+def test_other_traffic_begins_and_ends() -> None:
+    flow = {"host": 1, "rate": "90 Gbit/s", "start": "20 us", "end": "40 us"}
+    free, briefly, always = (
+        jct(),
+        jct(other_traffic=[flow]),
+        jct(other_traffic=[flow | {"start": 0, "end": 1}]),
+    )
+    assert free < briefly < always
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ({"other_traffic": [{"host": 9, "rate": "1 Gbit/s"}]}, "there is no host 9"),
+        ({"other_traffic": [{"host": 1, "rate": "100 Gbit/s"}]}, "leave some of the link's rate"),
+        ({"other_traffic": [{"host": 1, "rate": "1 Gbit/s"}] * 2}, "one flow a link and direction"),
+        ({"slow_spells": [{"job": "b", "probability": 0.1, "factor": 2}]}, "there is no job 'b'"),
+        (
+            {"slow_spells": [{"job": "a", "probability": 0.1, "factor": 2, "shortest": 3}]},
+            "the shortest spell is longer",
+        ),
+    ],
+)
+def test_traffic_and_spells_that_cannot_be_are_refused(faults: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        simulate(scene(job(), faults=faults), "esa")

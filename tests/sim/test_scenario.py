@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.sim.scenario import POLICIES, load_scenario
+from paceline.sim.run import simulate
+from paceline.sim.scenario import POLICIES, StragglerMode, load_scenario
+from tests.sim.help.scenes import helped
 from tests.sim.scenes import job, scene
 
 ROOT = Path(__file__).parents[2]
@@ -125,3 +127,26 @@ def test_overrides_from_the_command_line_are_read_in_their_units(tmp_path: Path)
     assert scenario.faults.strikes_packets
     with pytest.raises(UserError, match=r"--set: .*'nonsense' is not KEY=VALUE"):
         load_scenario(path, ("nonsense",))
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode", "message"),
+    [
+        ("ring", "takeover", "job 'a': straggler = 'takeover' needs in-network aggregation; ring has none"),
+        ("ps", "custody", "ps has none"),
+        ("switchml", "custody", "needs custodians, and switchml has none; 'takeover' works there"),
+        ("switchml", "both", "needs custodians"),
+    ],
+)
+def test_help_that_makes_no_sense_is_refused(policy: str, mode: StragglerMode, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        simulate(helped(mode), policy)
+
+
+def test_takeover_needs_parts_and_company() -> None:
+    for sections, message in (
+        ({"micro_batches": 1}, "at least 2 micro-batches"),
+        ({"workers": 1}, "at least 2 workers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            simulate(helped("takeover", **sections), "esa")  # type: ignore[arg-type]

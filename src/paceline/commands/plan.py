@@ -10,7 +10,7 @@ from paceline.commands.output import page_console, print_table, write_json
 if TYPE_CHECKING:
     from paceline.schedule.inputs.jobs import Job
     from paceline.schedule.inputs.sources import ClusterSource
-    from paceline.schedule.plans import Schedule
+    from paceline.schedule.plan import Schedule
 
 HELP = """Plan training jobs on a shared cluster, and compare scheduling policies.
 
@@ -157,7 +157,7 @@ def _run(
     from rich.console import Console
 
     from paceline.schedule import planning
-    from paceline.schedule.compiled import announce
+    from paceline.schedule.kernels import announce
     from paceline.schedule.policies import by_name
 
     problem = source.problem(jobs)

@@ -15,7 +15,7 @@ import typer
 from paceline.commands.output import page_console, print_table
 
 if TYPE_CHECKING:
-    from paceline.experiments.sweep.harness import Sweep
+    from paceline.experiments.sweep import Sweep
 
 OutFolder = Annotated[Path, typer.Option(help="Folder for the page, the CSV files and summary.json.")]
 Processes = Annotated[int | None, typer.Option(min=1, help="Processes on this machine; default: all cores.")]
@@ -35,8 +35,7 @@ PAGE_COLUMNS = 160
 @contextmanager
 def sweep_options(out: Path, jobs: int | None, ray: str | None, resume: bool) -> Iterator["Sweep"]:
     """How to run the points; an interrupted user is told how to go on."""
-    from paceline.experiments.sweep.done import FILE_NAME
-    from paceline.experiments.sweep.harness import Sweep
+    from paceline.experiments.sweep import FILE_NAME, Sweep
 
     try:
         yield Sweep(processes=jobs, ray=ray, folder=out, resume=resume)

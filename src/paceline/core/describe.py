@@ -19,7 +19,7 @@ from paceline.core.sender import program as sender
 from paceline.core.sender import state as sender_state
 from paceline.core.switch import memory
 from paceline.core.switch import program as switch
-from paceline.generated import main, table
+from paceline.generated import renew, table
 
 FIELD_MEANINGS = {
     "magic": f"`{wire.MAGIC:#06x}`",
@@ -289,4 +289,4 @@ def sections() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], sections())
+    renew(sys.argv[1:], sections())

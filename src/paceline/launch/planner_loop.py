@@ -18,9 +18,9 @@ from paceline.launch.jobs import RunJob
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.replan import Outlook, Running, plan_now
 from paceline.launch.store import Row, Store, Tell
-from paceline.schedule.contention import Model
 from paceline.schedule.inputs.cluster import Cluster
-from paceline.schedule.plans import Objective
+from paceline.schedule.model import Model
+from paceline.schedule.plan import Objective
 from paceline.schedule.policies import Policy
 
 EXIT_INTERRUPTED = 130

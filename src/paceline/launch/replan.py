@@ -1,6 +1,6 @@
 """Plan for this moment: some jobs run and stay, some wait, some servers are down. Pure, but for the planner's clock.
 
-The same step as `schedule/online.py`, with the real cluster in the place of the model's: running jobs are
+The same step as `schedule/planning.py`, with the real cluster in the place of the model's: running jobs are
 pinned to their GPUs with the iterations they have left, and what the policy's plan starts at once is started.
 Servers that are down are taken out of the cluster before the policy sees it.
 """
@@ -14,10 +14,10 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.schedule import timeline
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule.model import Model, Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies import Policy
 
 

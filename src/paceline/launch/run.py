@@ -21,11 +21,11 @@ from paceline.launch.replan import check_policy
 from paceline.launch.store import FILE, Store, check_no_run
 from paceline.launch.warm import Warming
 from paceline.schedule import planning
-from paceline.schedule.compiled import announce
-from paceline.schedule.contention import Model
 from paceline.schedule.inputs.jobs import Exchange
 from paceline.schedule.inputs.sources import ClusterSource
-from paceline.schedule.plans import Objective
+from paceline.schedule.kernels import announce
+from paceline.schedule.model import Model
+from paceline.schedule.plan import Objective
 from paceline.schedule.policies import by_name
 from paceline.units import parse_size_bytes
 

@@ -1,16 +1,20 @@
-"""A schedule as a picture: text for the terminal, a plotly figure for the page.
+"""Gantt charts: a planned schedule as text and as a figure, a run as a figure.
 
 In the terminal, few jobs get a line each (dots: waiting, blocks: running, shaded when spread); many jobs
-get a line a server, shaded by how many of its GPUs are busy. The figure has a row a GPU, so a job is a
-rectangle on each server it uses; colours tell the number of GPUs.
+get a line a server, shaded by how many of its GPUs are busy. A figure has a row a GPU (slot), so a job is a
+rectangle on each server it uses. In a schedule colours tell the number of GPUs, in a run they tell the job.
 """
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from paceline.schedule.contention import Floats
-from paceline.schedule.plans import Schedule
+from paceline.report.page import COLOURS, figure_layout
+from paceline.report.run.read import RunData
+from paceline.schedule.model import Floats
+from paceline.schedule.plan import Schedule
 from paceline.units import format_seconds
 
 JOB_LINES_MAX = 32
@@ -93,16 +97,26 @@ def _covered(edges: Floats, begin: float, end: float) -> Floats:
     return np.asarray(np.clip(inside, 0.0, None) / (edges[1] - edges[0]))
 
 
-def figure(schedule: Schedule) -> Any:
-    """A plotly figure with a row a GPU."""
-    import plotly.graph_objects as go
+@dataclass(frozen=True)
+class _Bar:
+    """A job on neighbouring slots of one server, for a time."""
 
-    from paceline.report.page import COLOURS, figure_layout
+    start: float
+    length: float
+    slot: int
+    """The first of its slots."""
+    slots: int
+    label: str
+    hover: str
+    hatched: bool = False
 
+
+def schedule_figure(schedule: Schedule) -> Any:
+    """A plotly figure of a schedule, with a row a GPU."""
     cluster, problem = schedule.problem.cluster, schedule.problem
     unit, scale = axis_unit(schedule.makespan_s)
     sizes = sorted({job.gpus for job in problem.jobs})
-    bars: dict[int, list[tuple[float, float, float, int, str, str]]] = {size: [] for size in sizes}
+    bars: dict[int, list[_Bar]] = {size: [] for size in sizes}
     for job, placement in zip(problem.jobs, schedule.placements, strict=True):
         for segment in placement.segments:
             where = ", ".join(f"{n} on {s}" for s, n in cluster.by_server(segment.gpus).items())
@@ -110,63 +124,109 @@ def figure(schedule: Schedule) -> Any:
                 f"<b>{placement.job}</b>: {job.gpus} GPUs<br>{where}<br>{segment.start_s / scale:.4g} to"
                 f" {segment.end_s / scale:.4g} {unit}<br>{placement.reason}"
             )
-            for low, count in gpu_runs(cluster.server_of, segment.gpus):
-                start, length = segment.start_s / scale, (segment.end_s - segment.start_s) / scale
-                bars[job.gpus].append((start, length, low + (count - 1) / 2, count, placement.job, text))
+            start, length = segment.start_s / scale, (segment.end_s - segment.start_s) / scale
+            bars[job.gpus] += [
+                _Bar(start, length, first, count, placement.job, text)
+                for first, count in slot_runs([server.gpus for server in cluster.servers], segment.gpus)
+            ]
+    named = [
+        (f"{size} GPU{'s' if size > 1 else ''}", COLOURS[colour % len(COLOURS)], bars[size])
+        for colour, size in enumerate(sizes)
+    ]
+    total = cluster.gpus_total
+    # Thick rows for a small cluster, thin ones for a large, and an end to it.
+    height = int(min(2400.0, 160.0 + min(16.0, max(4.2, 520.0 / total)) * total))
+    title = f"{schedule.policy}: {len(problem.jobs)} jobs on {total} GPUs, a row a GPU"
+    chart = _chart(named, [(server.name, server.gpus) for server in cluster.servers])
+    chart.update_layout(**figure_layout(title, f"time ({unit})", "", height=height))
+    chart.update_layout(margin={"l": 90, "r": 20, "t": 90, "b": 60}, legend={"y": 1.0, "yanchor": "bottom"})
+    return chart
+
+
+def run_figure(run: RunData, until_s: float | None = None) -> Any:
+    """A plotly figure of a run, with a row a slot; attempts that were lost, stopped or failed are hatched."""
+    until_s = until_s or run.end_s
+    sizes = [server["slots"] for server in run.servers]
+    named = []
+    for name, colour in job_colours(run).items():
+        bars = [
+            _Bar(
+                each.start_s,
+                max(each.end_s - each.start_s, until_s / 500),
+                first,
+                count,
+                name,
+                f"<b>{name}</b>, attempt {each.number}: {each.outcome or 'running'}<br>{', '.join(each.servers)}"
+                f"<br>{each.start_s:.1f} to {each.end_s:.1f} s<br>{each.reason}",
+                each.outcome not in ("done", ""),
+            )
+            for each in run.tries
+            if each.job == name
+            for first, count in slot_runs(sizes, each.gpus)
+        ]
+        if bars:
+            named.append((name, colour, bars))
+    height = int(min(2000.0, 120.0 + min(34.0, max(6.0, 640.0 / max(run.slots, 1))) * run.slots))
+    chart = _chart(named, [(server["name"], server["slots"]) for server in run.servers])
+    chart.update_layout(**figure_layout("", "seconds since the run began", "", height=height))
+    chart.update_layout(margin={"l": 90, "r": 20, "t": 34, "b": 50}, showlegend=False)
+    chart.update_xaxes(range=[0, until_s * 1.01])
+    return chart
+
+
+def job_colours(run: RunData) -> dict[str, str]:
+    """A job has the same colour in every figure of a run."""
+    return {job["name"]: COLOURS[i % len(COLOURS)] for i, job in enumerate(run.jobs)}
+
+
+def _chart(named: Iterable[tuple[str, str, list[_Bar]]], servers: Sequence[tuple[str, int]]) -> Any:
+    """Bars by name and colour, over an axis of servers and their slots."""
+    import plotly.graph_objects as go
+
     chart = go.Figure()
-    for colour, size in enumerate(sizes):
-        rows = bars[size]
+    for name, colour, bars in named:
         chart.add_bar(
             orientation="h",
-            base=[row[0] for row in rows],
-            x=[row[1] for row in rows],
-            y=[row[2] for row in rows],
-            width=[row[3] * 0.94 for row in rows],
-            text=[row[4] for row in rows],
-            hovertext=[row[5] for row in rows],
+            base=[bar.start for bar in bars],
+            x=[bar.length for bar in bars],
+            y=[bar.slot + (bar.slots - 1) / 2 for bar in bars],
+            width=[bar.slots * 0.94 for bar in bars],
+            text=[bar.label for bar in bars],
+            hovertext=[bar.hover for bar in bars],
             hoverinfo="text",
             textposition="inside",
             insidetextanchor="middle",
-            name=f"{size} GPU{'s' if size > 1 else ''}",
-            marker={"color": COLOURS[colour % len(COLOURS)], "line": {"width": 0.6, "color": "white"}},
+            name=name,
+            marker={
+                "color": colour,
+                "line": {"width": 0.6, "color": "white"},
+                "pattern": {"shape": ["/" if bar.hatched else "" for bar in bars]},
+            },
         )
-    total = cluster.gpus_total
-    title = f"{schedule.policy}: {len(problem.jobs)} jobs on {total} GPUs, a row a GPU"
-    first = cluster.first_gpu
-    chart.update_layout(
-        **figure_layout(title, f"time ({unit})", "", height=_height(total)),
-        barmode="overlay",
-        uniformtext={"minsize": 8, "mode": "hide"},
-    )
-    chart.update_layout(margin={"l": 90, "r": 20, "t": 90, "b": 60}, legend={"y": 1.0, "yanchor": "bottom"})
-    step = -(-len(cluster.servers) // 60)
-    ticks = range(0, len(cluster.servers), step)
+    chart.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
+    first = np.concatenate(([0], np.cumsum([slots for _, slots in servers])))
+    ticks = range(0, len(servers), -(-len(servers) // 60))
     chart.update_yaxes(
         tickvals=[(first[s] + first[s + 1] - 1) / 2 for s in ticks],
-        ticktext=[cluster.servers[s].name for s in ticks],
-        range=[total - 0.5, -0.5],
+        ticktext=[servers[s][0] for s in ticks],
+        range=[first[-1] - 0.5, -0.5],
         showgrid=False,
         zeroline=False,
     )
-    for edge in first[1:-1] if len(first) <= 200 else ():
+    for edge in first[1:-1] if len(servers) <= 200 else ():
         chart.add_hline(y=float(edge) - 0.5, line_width=0.7, line_color="#9aa4b2")
     return chart
 
 
-def _height(gpus: int) -> int:
-    # Thick rows for a small cluster, thin ones for a large, and an end to it.
-    row = min(16.0, max(4.2, 520.0 / gpus))
-    return int(min(2400.0, 160.0 + row * gpus))
-
-
-def gpu_runs(server_of: Any, gpus: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Ascending GPUs as runs (first, length) of neighbours on one server."""
+def slot_runs(sizes: Sequence[int], slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending slots as runs (first, length) of neighbours on one server; `sizes` are the servers' slots."""
+    borders = set(np.cumsum(sizes).tolist())
     runs: list[tuple[int, int]] = []
-    for gpu in gpus:
-        if runs and gpu == runs[-1][0] + runs[-1][1] and server_of[gpu] == server_of[runs[-1][0]]:
+    for slot in slots:
+        if runs and slot == sum(runs[-1]) and slot not in borders:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
-            runs.append((gpu, 1))
+            runs.append((slot, 1))
     return runs
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.report.run.read import RunData
+from paceline.report.run.read import Row, RunData
 
 PLANNER = 1
 SWITCH = 2
@@ -34,152 +34,123 @@ def trace_events(run: RunData) -> list[Event]:
     return [*_names(run), *sorted(timed, key=lambda event: float(event["ts"]))]
 
 
+def _event(phase: str, name: str, process: int, time_s: float, thread: int = 1, **more: Any) -> Event:
+    return {"ph": phase, "name": name, "pid": process, "tid": thread, "ts": _us(time_s), **more}
+
+
 def _us(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
-def _named(kind: str, process: int, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": f"{kind}_name", "pid": process, "tid": thread, "args": {"name": name}}
+def _span(
+    name: str, kind: str, process: int, start_s: float, end_s: float, key: str, **args: Any
+) -> list[Event]:
+    """A slice that may overlap others on its track."""
+    return [
+        _event("b", name, process, start_s, cat=kind, id=key, args=args),
+        _event("e", name, process, end_s, cat=kind, id=key),
+    ]
 
 
 def _names(run: RunData) -> list[Event]:
+    """Names of processes and threads."""
+
+    def named(kind: str, process: int, thread: int, name: str) -> Event:
+        return {"ph": "M", "name": f"{kind}_name", "pid": process, "tid": thread, "args": {"name": name}}
+
     found = [
-        _named("process", PLANNER, 0, f"planner ({run.meta.get('policy', '')})"),
-        _named("thread", PLANNER, 1, "plans and events"),
-        _named("process", SWITCH, 0, "switch"),
-        _named("thread", SWITCH, 1, "switch"),
+        named("process", PLANNER, 0, f"planner ({run.meta.get('policy', '')})"),
+        named("thread", PLANNER, 1, "plans and events"),
+        named("process", SWITCH, 0, "switch"),
+        named("thread", SWITCH, 1, "switch"),
     ]
     gpu = 0
     for number, server in enumerate(run.servers):
-        found.append(_named("process", FIRST_SERVER + number, 0, f"server {server['name']}"))
+        found.append(named("process", FIRST_SERVER + number, 0, f"server {server['name']}"))
         for slot in range(server["slots"]):
-            found.append(_named("thread", FIRST_SERVER + number, gpu + 1, f"GPU {slot}"))
+            found.append(named("thread", FIRST_SERVER + number, gpu + 1, f"GPU {slot}"))
             gpu += 1
     return found
 
 
-def _server_of(run: RunData) -> list[int]:
-    return [number for number, server in enumerate(run.servers) for _ in range(server["slots"])]
-
-
 def _attempts(run: RunData) -> list[Event]:
-    server_of = _server_of(run)
+    server_of = [number for number, server in enumerate(run.servers) for _ in range(server["slots"])]
     return [
-        {
-            "ph": "X",
-            "name": each.job,
-            "cat": "job",
-            "pid": FIRST_SERVER + server_of[gpu],
-            "tid": gpu + 1,
-            "ts": _us(each.start_s),
-            "dur": _us(max(0.0, each.end_s - each.start_s)),
-            "args": {"attempt": each.number, "outcome": each.outcome or "running", "reason": each.reason},
-        }
+        _event(
+            "X",
+            each.job,
+            FIRST_SERVER + server_of[gpu],
+            each.start_s,
+            gpu + 1,
+            cat="job",
+            dur=_us(max(0.0, each.end_s - each.start_s)),
+            args={"attempt": each.number, "outcome": each.outcome or "running", "reason": each.reason},
+        )
         for each in run.tries
         for gpu in each.gpus
     ]
 
 
 def _planner(run: RunData) -> list[Event]:
-    plans: list[Event] = [
-        {
-            "ph": "X",
-            "name": f"plan: {plan['trigger']}",
-            "cat": "plan",
-            "pid": PLANNER,
-            "tid": 1,
-            "ts": _us(run.at(plan["time"])),
-            "dur": _us(float(plan["took_s"])),
-            "args": {
-                "decisions": plan["decisions"],
-                "running": plan["running"],
-                "settings": plan["settings"],
-            },
-        }
+    plans = [
+        _event(
+            "X",
+            f"plan: {plan['trigger']}",
+            PLANNER,
+            run.at(plan["time"]),
+            cat="plan",
+            dur=_us(float(plan["took_s"])),
+            args={key: plan[key] for key in ("decisions", "running", "settings")},
+        )
         for plan in run.plans
     ]
     return plans + [
-        _instant(PLANNER, run, event) for event in run.events if event["kind"] not in ("plan", "switch")
+        _instant(PLANNER, run, row) for row in run.events if row["kind"] not in ("plan", "switch")
     ]
 
 
-def _instant(process: int, run: RunData, event: Event) -> Event:
-    return {
-        "ph": "i",
-        "s": "t",
-        "name": event["text"],
-        "cat": event["kind"],
-        "pid": process,
-        "tid": 1,
-        "ts": _us(run.at(event["time"])),
-        "args": {"reason": event["reason"], **(event["figures"] or {})},
-    }
+def _instant(process: int, run: RunData, row: Row) -> Event:
+    args = {"reason": row["reason"], **(row["figures"] or {})}
+    return _event("i", row["text"], process, run.at(row["time"]), s="t", cat=row["kind"], args=args)
 
 
 def _switch(run: RunData) -> list[Event]:
-    """Memory by job as one stacked counter, preemptions as another; a slice where preemptions happened."""
-    found = [_instant(SWITCH, run, event) for event in run.events if event["kind"] in ("switch", "path")]
+    """Memory by job as one stacked counter; a slice where preemptions happened."""
+    found = [_instant(SWITCH, run, row) for row in run.events if row["kind"] in ("switch", "path")]
     held: dict[float, dict[str, float]] = {}
-    before: dict[str, tuple[float, float]] = {}
-    for job, use in ((job, use) for job, uses in run.switch_use.items() for use in uses):
-        time_s = use.time_s
-        if use.held is not None:
-            held.setdefault(time_s, {})[job] = use.held
-        if use.preemptions is None:
-            continue
-        since_s, count = before.get(job, (time_s, use.preemptions))
-        if use.preemptions > count:
-            name = f"{use.preemptions - count:.0f} preemptions"
-            # From the sample before to this one: nothing finer is known. Async, as those of several jobs overlap.
-            common = {
-                "name": name,
-                "cat": "preemption",
-                "pid": SWITCH,
-                "tid": 1,
-                "id": f"{job} {time_s}",
-            }
-            found.append({**common, "ph": "b", "ts": _us(since_s), "args": {"job": job}})
-            found.append({**common, "ph": "e", "ts": _us(time_s)})
-        before[job] = (time_s, use.preemptions)
+    for job, uses in run.switch_use.items():
+        since_s, count = None, 0.0
+        for use in uses:
+            if use.held is not None:
+                held.setdefault(use.time_s, {})[job] = use.held
+            if use.preemptions is None:
+                continue
+            if since_s is not None and use.preemptions > count:
+                # From the sample before to this one: nothing finer is known.
+                name, key = f"{use.preemptions - count:.0f} preemptions", f"{job} {use.time_s}"
+                found += _span(name, "preemption", SWITCH, since_s, use.time_s, key, job=job)
+            since_s, count = use.time_s, use.preemptions
     jobs = sorted({job for sample in held.values() for job in sample})
     for time_s, sample in held.items():
         values = {job: sample.get(job, 0.0) for job in jobs}
-        found.append(
-            {
-                "ph": "C",
-                "name": "aggregators held",
-                "pid": SWITCH,
-                "tid": 1,
-                "ts": _us(time_s),
-                "args": values,
-            }
-        )
+        found.append(_event("C", "aggregators held", SWITCH, time_s, args=values))
     return found
 
 
 def _jobs(run: RunData) -> list[Event]:
-    """Each job's rate as a counter of the planner, and its slow workers as slices that may overlap."""
-    found: list[Event] = []
-    for row in run.samples:
-        if row["rate"] is not None:
-            found.append(
-                {
-                    "ph": "C",
-                    "name": f"rate of {row['job']}, iterations/s",
-                    "pid": PLANNER,
-                    "tid": 1,
-                    "ts": _us(run.at(row["time"])),
-                    "args": {"rate": row["rate"]},
-                }
-            )
+    """Each job's rate as a counter of the planner, and its slow workers as slices."""
+    found = [
+        _event(
+            "C",
+            f"rate of {row['job']}, iterations/s",
+            PLANNER,
+            run.at(row["time"]),
+            args={"rate": row["rate"]},
+        )
+        for row in run.samples
+        if row["rate"] is not None
+    ]
     for number, span in enumerate(run.stragglers):
-        common = {
-            "name": f"{span.job}: {span.what} is slow",
-            "cat": "straggler",
-            "pid": PLANNER,
-            "tid": 1,
-            "id": f"s{number}",
-        }
-        found.append({**common, "ph": "b", "ts": _us(span.start_s), "args": {"reason": span.reason}})
-        found.append({**common, "ph": "e", "ts": _us(span.end_s)})
+        name = f"{span.job}: {span.what} is slow"
+        found += _span(name, "straggler", PLANNER, span.start_s, span.end_s, f"s{number}", reason=span.reason)
     return found

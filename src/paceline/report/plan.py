@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from paceline.report import gantt
+from paceline.report.page import COLOURS, Page, figure_layout
 from paceline.schedule import bounds
-from paceline.schedule.plans import Objective, Schedule
+from paceline.schedule.plan import Objective, Schedule
 from paceline.units import format_seconds
 
 COLUMNS = ("policy", "makespan", "average JCT", "p95 JCT", "GPUs busy", "gap to bound", "time to plan")
+WHAT_IF_COLUMNS = ("change", "policy", "makespan", "change of makespan", "average JCT", "change of JCT")
 
 
 def row(schedule: Schedule) -> list[str]:
@@ -75,8 +77,6 @@ def write_page(
     """The HTML page: table, use of the GPUs over time, Gantt charts, what-if, explanation."""
     import plotly.graph_objects as go
 
-    from paceline.report.page import COLOURS, Page, figure_layout
-
     problem = schedules[0].problem
     best = best_of(schedules, objective)
     page = Page(
@@ -113,15 +113,14 @@ def write_page(
         page.heading("What if")
         page.table(WHAT_IF_COLUMNS, what_if)
     page.heading(f"Who runs where: {best.policy}")
-    page.figure(gantt.figure(best), "Hover over a bar for the job, its servers and the reason of its place.")
+    page.figure(
+        gantt.schedule_figure(best), "Hover over a bar for the job, its servers and the reason of its place."
+    )
     paper = next((s for s in schedules if s.policy == "sjf-bco" and s is not best), None)
     if paper is not None:
         page.heading("Who runs where: sjf-bco")
-        page.figure(gantt.figure(paper))
+        page.figure(gantt.schedule_figure(paper))
     page.write(path)
-
-
-WHAT_IF_COLUMNS = ("change", "policy", "makespan", "change of makespan", "average JCT", "change of JCT")
 
 
 def what_if_row(change: str, before: Schedule, after: Schedule) -> list[str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule.contention import Floats, Ints, Problem
+from paceline.schedule.model import Floats, Ints, Problem
 
 
 @dataclass(frozen=True)

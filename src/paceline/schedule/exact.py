@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import UserError
+from paceline.errors import UserError, optional_module
 from paceline.schedule import kernels, timeline
-from paceline.schedule.contention import Ints, Problem
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule.model import Ints, Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies.bco_plus import BcoPlus
 
 SIZE_LIMIT = 60_000
@@ -55,21 +55,15 @@ def _check(problem: Problem) -> None:
         raise UserError("knows ring jobs only", place="--policy exact")
 
 
-def _cp_model() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError:
-        raise UserError(
-            "needs ortools: install it with `pip install 'paceline[exact]'`", place="--policy exact"
-        ) from None
-    return cp_model
-
-
 class _Model:
     """The integer program. `started[j][t]`: j starts at or before slot t; `ended[j][t]`: it is over by t."""
 
     def __init__(self, problem: Problem, horizon: int, objective: Objective) -> None:
-        self.cp = _cp_model()
+        self.cp = optional_module(
+            "ortools.sat.python.cp_model",
+            "needs ortools: install it with `pip install 'paceline[exact]'`",
+            place="--policy exact",
+        )
         self.problem, self.horizon = problem, horizon
         self.model = self.cp.CpModel()
         self.slots = range(horizon)

@@ -8,8 +8,8 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.schedule import timeline
-from paceline.schedule.contention import Ints, Problem
-from paceline.schedule.plans import Objective, Placement, Schedule, score
+from paceline.schedule.model import Ints, Problem
+from paceline.schedule.plan import Objective, Placement, Schedule, score
 from paceline.units import format_seconds
 
 

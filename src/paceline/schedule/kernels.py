@@ -1,49 +1,98 @@
-"""The event-driven heart of the evaluator: jobs start and end, and whoever is affected is priced anew.
+"""The event-driven heart of the evaluator: jobs start and end, and the jobs affected are priced anew.
 
 `start` and `leave` change the contention of (6) on the job's servers and re-evaluate (6)-(9) for the spread
-jobs there, and for nobody else: a job's progress is brought up to date only when its rate changes. Time is
+jobs there, and for no others: a job's progress is brought up to date only when its rate changes. Time is
 in units: seconds, or whole slots with `floor(1/tau)` iterations each. Nothing here reads a clock.
 
 Invariants: `crowd[s]` is the number of active spread jobs on server s and `on_server[s, :crowd[s]]` names
 them; `rack_count[r]` counts the active spread in-network jobs that touch rack r (its last entry: those that
 span racks, which share the upper switch); the heap holds each waiting start and each predicted end once.
+
+Kernels are compiled by Numba and kept on disk (`paceline.compile.cache`): the first compilation after a change says so
+on stderr, every later start loads the machine code in a moment. `NUMBA_DISABLE_JIT=1` runs them interpreted.
 """
 
-from typing import NamedTuple
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.schedule.compiled import compiled
-from paceline.schedule.contention import ClusterT, Floats, Ints, JobsT, PriceT
+from paceline.compile.cache import config, is_on_disk, kept_on_disk
+from paceline.compile.linking import njit
+from paceline.schedule.model import ClusterT, Floats, Ints, JobsT, PriceT
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_kernels: list[Callable[..., Any]] = []
+
+
+def compiled(function: F) -> F:
+    """`numba.njit`, kept on disk; the wrapped function keeps its type for the checker."""
+    wrapped: Any = kept_on_disk(njit(cache=True, error_model="numpy"), function)
+    _kernels.append(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+@functools.cache
+def announce() -> None:
+    """Say on stderr, once, that a compilation is about to happen, if it is; call before the first kernel."""
+    if config.DISABLE_JIT or any(is_on_disk(kernel) for kernel in _kernels):
+        return
+    print(
+        "paceline: compiling the scheduler's kernels (once, about half a minute) ...",
+        file=sys.stderr,
+        flush=True,
+    )
+
 
 WAITING, DUE, RUNNING, DONE = 0, 1, 2, 3
+"""Phases of a job."""
 
 
 class State(NamedTuple):
-    """Everything that changes while time passes."""
+    """Everything that changes while time passes; times are in units, and a job's entries are at its index."""
 
     remaining: Floats
+    """Iterations left, as of `since`."""
     rate: Floats
+    """Iterations a unit of time; 0 while the job does not run."""
     since: Floats
+    """When `remaining` was last brought up to date."""
     start: Floats
+    """When the job first ran; NaN before."""
     end: Floats
+    """When it was done; NaN before."""
     phase: NDArray[np.int8]
+    """WAITING, DUE, RUNNING or DONE."""
     gpus: Ints
     """GPUs of each job, flat, at `jobs.base`."""
     servers: Ints
+    """Servers of each job, flat, at `jobs.base`; the first `servers_n` count."""
     servers_n: Ints
+    """How many servers the job uses."""
     crowd: Ints
+    """By server: active spread jobs."""
     on_server: Ints
+    """`[server, i]`: which they are."""
     rack_count: Ints
+    """By rack: active spread in-network jobs; last: those that span racks."""
     sharing: Ints
+    """The active spread in-network jobs, in any order; the first `sharing_n[0]` count."""
     sharing_n: Ints
+    """One entry: how many these are."""
     p: Ints
     """Contention of each spread job that runs, (6)."""
     key: Floats
+    """When the job's next event is: its start, or its predicted end."""
     heap: Ints
+    """Jobs with an event to come, the earliest first; the first `heap_n[0]` count."""
     position: Ints
+    """Where the job is in the heap; -1: nowhere."""
     heap_n: Ints
+    """One entry: how many are in the heap."""
 
 
 @compiled
@@ -212,7 +261,7 @@ def _count_racks(state: State, jobs: JobsT, cluster: ClusterT, j: int, step: int
 
 @compiled
 def _reprice_around(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, now: float) -> None:
-    # Whoever shares a server's link with j and sees its p change, and whoever shares a switch's memory.
+    # Jobs that share a server's link with j and see their p change, and jobs that share a switch's memory.
     for i in range(jobs.base[j], jobs.base[j] + state.servers_n[j]):
         s = state.servers[i]
         crowd = state.crowd[s]

@@ -1,18 +1,27 @@
-"""Run a policy on a problem: choose offline or online, judge, add the bound and the time it took."""
+"""Run a policy on a problem: choose offline or online, judge, add the bound and the time it took.
+
+Where jobs arrive over time, a policy that plans ahead plans anew at every arrival and every end, and what runs is not
+moved. At each of these events the jobs present become a problem of their own: those that run are pinned to their GPUs
+with the iterations they have left, the waiting ones are free. What the plan starts at once is started. The policy
+never sees a job that has not arrived.
+"""
 
 import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.schedule import bounds, online, timeline
-from paceline.schedule.contention import Problem
+import numpy as np
+
+from paceline.schedule import bounds, timeline
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.jobs import Job
-from paceline.schedule.plans import Objective, Plan, Schedule
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Plan, Schedule
 from paceline.schedule.policies import Policy
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.tiresias import Tiresias
+from paceline.schedule.timeline import Timeline
 
 
 @functools.cache
@@ -36,10 +45,34 @@ def plan(
     if policy.online or not problem.jobs_t.arrival.any():
         decision: Plan | Schedule = policy.plan(problem, objective)
     else:
-        decision = online.replan(problem, policy, objective)
+        decision = replan(problem, policy, objective)
     schedule = timeline.judge(problem, decision, policy.name) if isinstance(decision, Plan) else decision
     took = clock() - began
     bound = bounds.lower_bound(problem, preemptive=schedule.preempts)
     if schedule.settings.get("proved") and objective == "makespan" and schedule.makespan_s > bound.value_s:
         bound = bounds.LowerBound(schedule.makespan_s, "proved by exact")
     return replace(schedule, plan_s=took, lower_bound_s=bound.value_s, bound_by=bound.argument)
+
+
+def replan(problem: Problem, policy: Policy, objective: Objective) -> Schedule:
+    """The schedule that repeated planning gives."""
+    cluster = Timeline(problem)
+    plans = 0
+    while cluster.advance():
+        if not cluster.waiting or not cluster.idle.any():
+            continue
+        present = [*cluster.running, *cluster.waiting]
+        jobs = tuple(
+            replace(problem.jobs[j], iterations=cluster.remaining_iterations(j), arrival_s=0.0)
+            for j in present
+        )
+        pinned = {i: cluster.gpus_of(j) for i, j in enumerate(cluster.running)}
+        now = replace(problem, jobs=jobs, pinned=pinned, ongoing=True)
+        plan = policy.plan(now, objective)
+        assert isinstance(plan, Plan), "only policies that plan ahead are planned anew"
+        plans += 1
+        start, _ = timeline.run(now, plan.order, plan.gpus, plan.not_before)
+        for i in np.argsort(start, kind="stable"):
+            if i not in pinned and start[i] <= 0.0:
+                cluster.start(present[i], plan.of(now, int(i)), plan.reasons[i])
+    return cluster.schedule(policy.name, {"plans": plans})

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.schedule import kernels
-from paceline.schedule.compiled import announce
-from paceline.schedule.contention import Floats, Ints, Problem
-from paceline.schedule.plans import Placement, Plan, Schedule, Segment
+from paceline.schedule.kernels import announce
+from paceline.schedule.model import Floats, Ints, Problem
+from paceline.schedule.plan import Placement, Plan, Schedule, Segment
 
 
 def run(problem: Problem, order: Ints, gpus: Ints, not_before: Floats | None = None) -> tuple[Floats, Floats]:

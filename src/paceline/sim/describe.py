@@ -6,11 +6,8 @@ rewrites the parts between markers in each page, or prints them all. A key's mea
 `scenario.py` or `faults.py`; `MEANINGS` has those of the keys that have none there.
 """
 
-import ast
-import inspect
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,7 +15,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.generated import main, table
+from paceline.generated import field_texts, renew, table
 from paceline.sim import faults, scenario
 from paceline.toml import Section
 from paceline.units import (
@@ -35,11 +32,11 @@ TABLES: dict[str, type[Section]] = {
     "scenario keys": scenario.Scenario,
     "network keys": scenario.Network,
     "host keys": scenario.Hosts,
-    "switch keys": scenario.SwitchMemory,
+    "switch keys": scenario.SwitchSettings,
     "transport keys": scenario.Transport,
-    "custodian keys": scenario.Custodians,
+    "custodian keys": scenario.CustodianSettings,
     "straggler keys": scenario.Help,
-    "job keys": scenario.Job,
+    "job keys": scenario.ScenarioJob,
     "fault keys": faults.Faults,
 }
 MEANINGS = {
@@ -50,7 +47,7 @@ MEANINGS = {
     "Network.leaves": "Leaf-spine: rack switches; hosts are dealt to them in equal runs.",
     "Network.uppers": "Leaf-spine: upper switches; all packets of a chunk meet at one of them.",
     "Network.rate": "Of each host's link, in each direction.",
-    "SwitchMemory.slots": "Aggregators of each switch.",
+    "SwitchSettings.slots": "Aggregators of each switch.",
     "Transport.window_min": "The window is never halved below this.",
     "Transport.window_start": "At the start of a job; by default `window`.",
     "Transport.rto_min": "Shortest retransmission timer.",
@@ -59,17 +56,17 @@ MEANINGS = {
     "Transport.reorder_chunks": "A chunk is taken for lost when results so far ahead of it have come.",
     "Transport.reorder_rtts": "... and so many round trips have passed since it was sent.",
     "Transport.resends_max": "A job fails when one chunk timed out more often.",
-    "Custodians.placement": "Hosts of their own, or spread over the job's workers by hash.",
-    "Custodians.per_job": "How many, when dedicated.",
-    "Custodians.patience_max": "Longest wait between two questions about a chunk.",
-    "Job.name": "By default the model and a number; copies get a number of their own.",
-    "Job.model": "One that `paceline models` lists.",
-    "Job.workers": "One a host, unless `hosts` says otherwise.",
-    "Job.iterations": "Forward and backward passes of each worker.",
-    "Job.arrival": "When the job starts, if none must end before.",
-    "Job.copies": "So many equal jobs.",
-    "Job.batch": "Samples a worker and iteration; by default the model's own.",
-    "Job.flop_rate": "What a worker sustains, in operations a second.",
+    "CustodianSettings.placement": "Hosts of their own, or spread over the job's workers by hash.",
+    "CustodianSettings.per_job": "How many, when dedicated.",
+    "CustodianSettings.patience_max": "Longest wait between two questions about a chunk.",
+    "ScenarioJob.name": "By default the model and a number; copies get a number of their own.",
+    "ScenarioJob.model": "One that `paceline models` lists.",
+    "ScenarioJob.workers": "One a host, unless `hosts` says otherwise.",
+    "ScenarioJob.iterations": "Forward and backward passes of each worker.",
+    "ScenarioJob.arrival": "When the job starts, if none must end before.",
+    "ScenarioJob.copies": "So many equal jobs.",
+    "ScenarioJob.batch": "Samples a worker and iteration; by default the model's own.",
+    "ScenarioJob.flop_rate": "What a worker sustains, in operations a second.",
     "*.job": "Name of the job; a copy has its number: `comm-1`.",
     "*.time": "When it happens.",
     "SlowWorker.worker": "Its rank, from 0.",
@@ -81,18 +78,6 @@ MEANINGS = {
     "SwitchDeath.switch": "Leaf switches are numbered first, then the upper ones; a star has switch 0.",
     "HostDeath.host": "Workers' hosts come first, then those of dedicated custodians.",
 }
-
-
-def written_meanings(model: type[Section]) -> dict[str, str]:
-    """The text below each key in the model's source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for key, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr):
-            assert isinstance(text.value, ast.Constant)
-            found[key.target.id] = " ".join(str(text.value.value).split())
-    return found
 
 
 def kind_of(hint: Any) -> str:
@@ -149,7 +134,7 @@ def meaning_of(model: type[Section], key: str, tables: Mapping[str, object] = Ma
     if key in tables:
         return f"tables `[[faults.{key}]]`, below"
     places = (
-        written_meanings(model),
+        field_texts(model),
         {key: MEANINGS.get(f"{model.__name__}.{key}") or MEANINGS.get(f"*.{key}")},
     )
     for place in places:
@@ -204,10 +189,5 @@ def sections() -> dict[str, str]:
     return {**parts, "fault tables": fault_tables(), "tuned keys": tuned()}
 
 
-def write(pages: Sequence[str]) -> None:
-    """Rewrite each page, or print all parts if there is none."""
-    main(pages, sections())
-
-
 if __name__ == "__main__":
-    write(sys.argv[1:])
+    renew(sys.argv[1:], sections())

@@ -3,10 +3,13 @@
 All faults are off by default, and all randomness comes from the scenario's seed.
 """
 
+import difflib
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from paceline.errors import SettingError
 from paceline.toml import Section
 from paceline.units import Rate, TimeNs
 
@@ -91,3 +94,33 @@ class Faults(Section):
     @property
     def strikes_packets(self) -> bool:
         return self.loss > 0 or self.duplicate > 0 or self.reorder > 0
+
+    def check(self, workers: Mapping[str, int], hosts: int, switches: int) -> None:
+        """What faults name must exist; `workers` gives the number of workers of each job, by its name."""
+        named = [
+            *(("slow", slow.job) for slow in self.slow),
+            *(("slow_spells", spells.job) for spells in self.slow_spells),
+            *(("custodian_forgets", loss.job) for loss in self.custodian_forgets),
+        ]
+        for key, name in named:
+            if name not in workers:
+                close = difflib.get_close_matches(name, workers, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(workers)}"
+                raise SettingError(f"there is no job {name!r}; {hint}", key=("faults", key))
+        for slow in self.slow:
+            if slow.worker >= workers[slow.job]:
+                raise SettingError(f"job {slow.job!r} has no worker {slow.worker}", key=("faults", "slow"))
+        for spells in self.slow_spells:
+            if spells.shortest > spells.longest:
+                raise SettingError(
+                    "the shortest spell is longer than the longest", key=("faults", "slow_spells")
+                )
+        for key, host in [
+            *(("host_dies", death.host) for death in self.host_dies),
+            *(("other_traffic", flow.host) for flow in self.other_traffic),
+        ]:
+            if host >= hosts:
+                raise SettingError(f"there is no host {host}", key=("faults", key))
+        for fall in self.switch_dies:
+            if fall.switch >= switches:
+                raise SettingError(f"there is no switch {fall.switch}", key=("faults", "switch_dies"))

@@ -7,10 +7,11 @@ import numpy as np
 
 from paceline.core.custodian import program as custody
 from paceline.core.switch.program import COUNTER_NAMES
-from paceline.frames import dataframe
+from paceline.errors import NEEDS_PANDAS, optional_module
 from paceline.sim.build.arrays import Setup
 from paceline.sim.engine import world as w
-from paceline.sim.help.coordinator import Coordinators, Decision
+from paceline.sim.help.coordinator import Coordinators
+from paceline.sim.help.watch import HelpDecision
 from paceline.units import format_seconds
 
 
@@ -95,7 +96,7 @@ class RunResult:
     """Which jobs failed and why; None if none did."""
     settings: dict[str, Any]
     """Transport, custodians, switch and help as they were for this policy."""
-    decisions: list[Decision]
+    decisions: list[HelpDecision]
     """What the coordinators decided about stragglers, when and why."""
     occupancy: Occupancy = field(repr=False)
     """Aggregators held over time."""
@@ -109,7 +110,8 @@ class RunResult:
 
     def to_dataframe(self) -> Any:
         """One row a job, with policy and seed; needs pandas."""
-        return dataframe({"policy": self.policy, "seed": self.seed, **asdict(job)} for job in self.jobs)
+        rows = [{"policy": self.policy, "seed": self.seed, **asdict(job)} for job in self.jobs]
+        return optional_module("pandas", NEEDS_PANDAS).DataFrame(rows)
 
     def __repr__(self) -> str:
         """One line: what ran, how long it took, and whether the sums were right."""
@@ -131,7 +133,7 @@ def collect(setup: Setup, coordinators: Coordinators, reason: str, check: bool, 
     ends = [job.arrival_s + job.jct_s for job in jobs if job.jct_s is not None]
     checked, wrong = int(world.jobs.checked.sum()), int(world.jobs.wrong.sum())
     failures = [f"{job.name}: {job.failed}" for job in jobs if job.failed]
-    state = world.links.state[: setup.place.links]
+    state = world.links.state[: setup.topology.links]
     senders = world.senders.state
     return RunResult(
         policy=setup.policy,
@@ -149,7 +151,7 @@ def collect(setup: Setup, coordinators: Coordinators, reason: str, check: bool, 
             "credits": int(senders.credits.sum()),
             "queries": int(senders.queries.sum()),
             "queue_drops": int(state.drops.sum()),
-            "receive_drops": int(world.links.state.drops[setup.place.links :].sum()),
+            "receive_drops": int(world.links.state.drops[setup.topology.links :].sum()),
             "lost": int(world.control[w.LOST]),
             "duplicated": int(world.control[w.DUPLICATED]),
             "reordered": int(world.control[w.REORDERED]),
@@ -255,10 +257,10 @@ def _occupancy(setup: Setup) -> Occupancy:
 
 
 def _traffic_by_link(setup: Setup) -> dict[str, int]:
-    place, state = setup.place, setup.world.links.state
-    hosts = place.hosts
+    topology, state = setup.topology, setup.world.links.state
+    hosts = topology.hosts
     up = int(state.size_bytes[:hosts].sum())
     down = int(state.size_bytes[hosts : 2 * hosts].sum())
-    between = int(state.size_bytes[2 * hosts : place.links].sum())
-    busiest = int(state.size_bytes[: place.links].max())
+    between = int(state.size_bytes[2 * hosts : topology.links].sum())
+    busiest = int(state.size_bytes[: topology.links].max())
     return {"host_up": up, "host_down": down, "between_switches": between, "busiest_link": busiest}

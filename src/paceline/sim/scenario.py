@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
-from paceline.errors import SettingError
+from paceline.errors import JobError, SettingError
 from paceline.sim.faults import Faults
 from paceline.sim.models import (
     DEFAULT_FLOP_PER_S,
@@ -94,7 +94,7 @@ class Hosts(Section):
         return self.wake > 0 or self.packet > 0
 
 
-class SwitchMemory(Section):
+class SwitchSettings(Section):
     """The aggregators of each switch."""
 
     slots: Count = 512
@@ -136,7 +136,7 @@ class Transport(Section):
     """Ring: receipts for every so many packets."""
 
 
-class Custodians(Section):
+class CustodianSettings(Section):
     """Fallback hosts (ESA), parameter servers (ATP, ps); see `core/custodian/program.py`."""
 
     placement: Literal["dedicated", "workers"] = "dedicated"
@@ -183,11 +183,11 @@ class PolicySettings(Section):
     """What one policy has otherwise; keys as in `[transport]`, `[custodians]` and `[switch]`."""
 
     transport: Transport = Transport()
-    custodians: Custodians = Custodians()
-    switch: SwitchMemory = SwitchMemory()
+    custodians: CustodianSettings = CustodianSettings()
+    switch: SwitchSettings = SwitchSettings()
 
 
-class Job(Section):
+class ScenarioJob(Section):
     """A training job, or `copies` equal ones."""
 
     name: str = ""
@@ -222,7 +222,7 @@ class Job(Section):
     """Jobs that must have ended before this one starts, such as those that use its GPUs first."""
 
     @model_validator(mode="after")
-    def _fits(self) -> "Job":
+    def _fits(self) -> "ScenarioJob":
         if self.hosts is not None and len(self.hosts) != self.workers:
             raise ValueError(f"hosts names {len(self.hosts)} places for {self.workers} workers")
         return self
@@ -269,12 +269,12 @@ class Scenario(Section):
     """Simulated time after which a run is given up."""
     network: Network = Network()
     hosts: Hosts = Hosts()
-    switch: SwitchMemory = SwitchMemory()
+    switch: SwitchSettings = SwitchSettings()
     transport: Transport = Transport()
-    custodians: Custodians = Custodians()
+    custodians: CustodianSettings = CustodianSettings()
     policy: dict[PolicyName, PolicySettings] = {}
     straggler: Help = Help()
-    job: Annotated[list[Job], Field(min_length=1)]
+    job: Annotated[list[ScenarioJob], Field(min_length=1)]
     faults: Faults = Faults()
 
     def for_policy(self, name: str) -> "Scenario":
@@ -297,9 +297,9 @@ class Scenario(Section):
             update["transport"] = transport.model_copy(update={"window": window})
         return self.model_copy(update=update)
 
-    def expanded_jobs(self) -> list[Job]:
+    def expanded_jobs(self) -> list[ScenarioJob]:
         """One job for each copy, each with a name of its own."""
-        jobs: list[Job] = []
+        jobs: list[ScenarioJob] = []
         for number, job in enumerate(self.job):
             name = job.name or f"{job.model}-{number}"
             for copy in range(job.copies):
@@ -327,3 +327,24 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 def load_scenario(path: Path, overrides: tuple[str, ...] = ()) -> Scenario:
     """A scenario from a TOML file, with `--set` overrides."""
     return load(path, Scenario, overrides)
+
+
+def check_help(policy: str, jobs: list[ScenarioJob]) -> None:
+    """Help that makes no sense under a policy is refused, and the reason told."""
+    for job in jobs:
+        mode = job.straggler
+        if mode == "off":
+            continue
+        if policy in ("ring", "ps"):
+            raise JobError(
+                f"straggler = {mode!r} needs in-network aggregation; {policy} has none", job=job.name
+            )
+        if policy == "switchml" and job.has_custody:
+            raise JobError(
+                f"straggler = {mode!r} needs custodians, and switchml has none; 'takeover' works there",
+                job=job.name,
+            )
+        if job.takes_over and job.parts < 2:
+            raise JobError(f"straggler = {mode!r} needs at least 2 micro-batches", job=job.name)
+        if job.workers < 2:
+            raise JobError(f"straggler = {mode!r} needs at least 2 workers", job=job.name)

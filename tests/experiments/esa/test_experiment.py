@@ -8,13 +8,13 @@ import pytest
 
 from paceline.experiments.esa import experiment as esa
 from paceline.experiments.esa import points as esa_points
-from paceline.experiments.esa.points import Point, all_points, bdp_slots, grid, run_point
-from paceline.experiments.sweep.harness import Sweep
+from paceline.experiments.esa.points import EsaPoint, all_points, bdp_slots, grid, run_point
+from paceline.experiments.sweep import Sweep
 from paceline.sim.scenario import POLICIES
 
 
-def point(policy: str, slots: int, sweep: str = "memory") -> Point:
-    return Point(sweep, "communication-heavy", 2, slots, 4, 0.0, policy, True, (1,), slots / bdp_slots())
+def point(policy: str, slots: int, sweep: str = "memory") -> EsaPoint:
+    return EsaPoint(sweep, "communication-heavy", 2, slots, 4, 0.0, policy, True, (1,), slots / bdp_slots())
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from paceline.experiments.joint import experiment as joint
-from paceline.experiments.joint import figures as joint_figures
 from paceline.experiments.joint.points import (
     SLOW_SERVER,
-    Point,
+    JointPoint,
     all_points,
     model_error,
     plan,
     scenario,
     workload,
 )
-from paceline.experiments.sweep import harness
+from paceline.generated import renew
 from paceline.sim.run import simulate
 
-POINT = Point("sjf-bco", "esa", "off", seed=3, jobs=8, quick=True)
+POINT = JointPoint("sjf-bco", "esa", "off", seed=3, jobs=8, quick=True)
 
 
 def test_workloads_are_drawn_by_the_seed_alone() -> None:
@@ -58,7 +57,7 @@ def test_only_workers_on_the_slow_server_are_slow() -> None:
 
 
 def test_the_model_is_judged_by_what_ran() -> None:
-    point = Point("ff", "esa", "off", seed=3, jobs=6, slow=False, quick=True)
+    point = JointPoint("ff", "esa", "off", seed=3, jobs=6, slow=False, quick=True)
     schedule = plan(point)
     result = simulate(scenario(point, schedule), "esa", seed=3)
     assert result.failed is None
@@ -77,7 +76,7 @@ def test_whoever_sums_in_the_network_runs_the_same_plan() -> None:
     assert plan(helped) is plan(POINT)
 
 
-def _row(point: Point) -> list[dict[str, Any]]:
+def _row(point: JointPoint) -> list[dict[str, Any]]:
     helped = 0.5 if point.straggler == "both" else 1.0
     better = {"ff": 1.0, "sjf-bco": 0.8, "bco-plus": 0.5}[point.planner]
     return [
@@ -102,8 +101,10 @@ def test_the_summary_compares_with_first_fit_and_atp(tmp_path: Path, monkeypatch
     assert ideas[3].startswith("stragglers: both instead of off,2.0,2.0")
     assert "first-fit" in (tmp_path / "index.html").read_text(encoding="utf-8")
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{joint_figures.BEGIN}\nold\n{harness.END_OF_TABLES}\nafter\n", encoding="utf-8")
-    joint_figures.write(tmp_path, page)
+    page.write_text(
+        "before\n<!-- generated: figures -->\nold\n<!-- end of generated -->\nafter\n", encoding="utf-8"
+    )
+    renew([str(page)], {"figures": joint.docs_tables(tmp_path)})
     text = page.read_text(encoding="utf-8")
     assert "| bco-plus, ESA, both | 2.0 | 4.00 | 4.00 | 8.0 | 2.00 |" in text
     assert "| stragglers: both instead of off | 2.00 | 2.00 | 2.00 | 2.00 |" in text

@@ -9,7 +9,7 @@ import pytest
 from paceline.experiments.sa_atp import experiment as sa_atp
 from paceline.experiments.sa_atp.points import (
     VARIANTS,
-    Point,
+    SaAtpPoint,
     all_points,
     bounds_s,
     compute_s_of,
@@ -17,25 +17,26 @@ from paceline.experiments.sa_atp.points import (
     send_s_of,
     tuned,
 )
-from paceline.experiments.sweep.harness import Sweep
+from paceline.experiments.sweep import Sweep
 
 SCALE = 64
 
 
-def points() -> list[Point]:
+def points() -> list[SaAtpPoint]:
     """Every pattern once; the workloads are a sixty-fourth of the real ones."""
     made = [
-        Point("one slow", "resnet50", 8, factor, 0.0, policy, mode, 2, SCALE)
+        SaAtpPoint("one slow", "resnet50", 8, factor, 0.0, policy, mode, 2, SCALE)
         for factor in (2.5, 4.0)
         for policy, mode in VARIANTS
     ]
-    made += [Point("spells", "resnet50", 8, 2.5, 0.1, "atp", mode, 4, SCALE) for mode in ("off", "both")]
+    made += [SaAtpPoint("spells", "resnet50", 8, 2.5, 0.1, "atp", mode, 4, SCALE) for mode in ("off", "both")]
     made += [
-        Point("traffic from", "resnet50", 8, 1.0, 0.0, "atp", mode, 2, SCALE) for mode in ("off", "custody")
+        SaAtpPoint("traffic from", "resnet50", 8, 1.0, 0.0, "atp", mode, 2, SCALE)
+        for mode in ("off", "custody")
     ]
-    made += [Point("nobody", "resnet50", 8, 1.0, 0.0, "atp", mode, 2, SCALE) for mode in ("off", "both")]
+    made += [SaAtpPoint("nobody", "resnet50", 8, 1.0, 0.0, "atp", mode, 2, SCALE) for mode in ("off", "both")]
     made += [
-        Point("four jobs", "resnet50", 4, 4.0, 0.0, policy, mode, 2, SCALE)
+        SaAtpPoint("four jobs", "resnet50", 4, 4.0, 0.0, policy, mode, 2, SCALE)
         for policy in ("atp", "esa")
         for mode in ("off", "custody")
     ]
@@ -100,7 +101,7 @@ def test_the_page_stands_alone_and_says_what_is_ours(folder: Path) -> None:
 
 
 def test_bounds_are_the_formulas() -> None:
-    point = Point("one slow", "vgg16", 8, 2.5, 0.0, "atp", "both", 3, 1)
+    point = SaAtpPoint("one slow", "vgg16", 8, 2.5, 0.0, "atp", "both", 3, 1)
     custody_s, takeover_s = bounds_s(point)
     assert custody_s == pytest.approx(2.5 * compute_s_of("vgg16") + send_s_of("vgg16"))
     assert takeover_s == pytest.approx(8 * compute_s_of("vgg16") / 7.4)
@@ -110,11 +111,11 @@ def test_bounds_are_the_formulas() -> None:
 def test_bounds_with_spells_lie_between_nobody_and_everybody_slow() -> None:
     compute_s = compute_s_of("resnet50")
     for chance in (0.0, 0.1, 0.99):
-        point = Point("spells", "resnet50", 8, 2.5, chance, "atp", "both", 12, 1)
+        point = SaAtpPoint("spells", "resnet50", 8, 2.5, chance, "atp", "both", 12, 1)
         custody_s, takeover_s = bounds_s(point)
         assert compute_s * 0.999 <= takeover_s <= custody_s
         assert custody_s <= 2.5 * compute_s + send_s_of("resnet50")
-    assert bounds_s(Point("spells", "resnet50", 8, 2.5, 0.0, "atp", "both", 4, 1))[1] == pytest.approx(
+    assert bounds_s(SaAtpPoint("spells", "resnet50", 8, 2.5, 0.0, "atp", "both", 4, 1))[1] == pytest.approx(
         compute_s
     )
 
@@ -138,14 +139,14 @@ def test_the_full_experiment_covers_what_was_asked() -> None:
 
 
 LATE = [
-    Point("spells", "resnet50", 8, 2.5, 0.16, "atp", "both", 24, 16),
-    Point("traffic to", "bert-base", 8, 1.0, 0.0, "atp", "both", 8, 16),
-    Point("traffic to", "vgg16", 8, 1.0, 0.0, "atp", "takeover", 8, 16),
+    SaAtpPoint("spells", "resnet50", 8, 2.5, 0.16, "atp", "both", 24, 16),
+    SaAtpPoint("traffic to", "bert-base", 8, 1.0, 0.0, "atp", "both", 8, 16),
+    SaAtpPoint("traffic to", "vgg16", 8, 1.0, 0.0, "atp", "takeover", 8, 16),
 ]
 
 
 @pytest.mark.parametrize("point", LATE, ids=lambda point: f"{point.pattern} {point.model}")
-def test_help_comes_near_its_bound_whatever_makes_a_worker_late(point: Point) -> None:
+def test_help_comes_near_its_bound_whatever_makes_a_worker_late(point: SaAtpPoint) -> None:
     row = run_point(point)
     assert row["bound_ratio"] > 0.93
     assert row["failed"] is None

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from paceline.experiments.sjf_bco import experiment as sjf_bco
-from paceline.experiments.sjf_bco.experiment import Size, is_u_shape, mean_of, paired_gap, paper_gap
-from paceline.experiments.sjf_bco.points import Point, run_point
-from paceline.experiments.sweep.harness import Sweep
+from paceline.experiments.sjf_bco import points as sjf_bco_points
+from paceline.experiments.sjf_bco.experiment import is_u_shape, mean_of, paired_gap, paper_gap
+from paceline.experiments.sjf_bco.points import Size, SjfBcoPoint, run_point
+from paceline.experiments.sweep import Sweep
 from paceline.schedule.inputs.generate import PaperSetting
 
 
@@ -39,7 +40,7 @@ def test_u_shape() -> None:
 
 
 def test_points_depend_on_their_seed_alone() -> None:
-    point = Point("share", 3, PaperSetting(servers=10))
+    point = SjfBcoPoint("share", 3, PaperSetting(servers=10))
     assert run_point(point) == run_point(point)
     other = run_point(replace(point, seed=4))
     assert other[0]["sjf-bco"] != run_point(point)[0]["sjf-bco"]
@@ -49,7 +50,7 @@ def test_a_tiny_run_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         sjf_bco, "QUICK", Size(seeds=2, kappa_seeds=2, sweep_seeds=1, exact_cases=2, evaluations=120)
     )
-    monkeypatch.setattr(sjf_bco, "SHARES", (0.15,))
+    monkeypatch.setattr(sjf_bco_points, "SHARES", (0.15,))
     entries = sjf_bco.reproduce(tmp_path, quick=True, sweep=Sweep(processes=1))
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written.keys() == entries.keys()

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.errors import UserError
-from paceline.sim.build.topology import Place, build_links, place_jobs
+from paceline.sim.build.topology import Topology, build_links, place_jobs
 from paceline.sim.engine.links import DETOURS, FS_PER_NS
 from tests.sim.scenes import job, scene
 
@@ -11,7 +11,7 @@ RATE = 8e9
 FS_PER_BYTE = FS_PER_NS
 
 
-def placed(*jobs: dict[str, object], dedicated: int = 0, **network: object) -> Place:
+def placed(*jobs: dict[str, object], dedicated: int = 0, **network: object) -> Topology:
     scenario = scene(*jobs, network=network)
     return place_jobs(scenario, scenario.expanded_jobs(), dedicated)
 

@@ -245,8 +245,8 @@ def free(memory: Memory, at: int) -> None:
 @compiled_inner
 def cheaper_by(slot: Any) -> int:
     """By how many steps of priority evicting this holder is cheaper than refusing a newcomer."""
-    wanted = np.int64(slot.fan_in if slot.level == 1 else slot.fan_in_upper)
-    missing = max(0, wanted - np.int64(popcount(slot.mask)))
+    wanted = int(slot.fan_in if slot.level == 1 else slot.fan_in_upper)
+    missing = max(0, wanted - popcount(slot.mask))
     return int(_OCTAVES[min(64, wanted)] - _OCTAVES[min(64, missing) + 1])
 
 

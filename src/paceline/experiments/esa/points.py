@@ -31,7 +31,7 @@ def bdp_slots() -> int:
 
 
 @dataclass(frozen=True)
-class Point:
+class EsaPoint:
     """One workload and one policy; carries all that a process needs to run it."""
 
     sweep: str
@@ -85,7 +85,7 @@ class Point:
         )
 
 
-def grid(point: Point) -> list[Settings]:
+def grid(point: EsaPoint) -> list[Settings]:
     """The settings that a policy may choose from at a point."""
     bdp = bdp_slots()
     quick = point.quick
@@ -123,7 +123,7 @@ _PATIENCE: tuple[dict[str, Any], ...] = (
 )
 
 
-def run_point(point: Point) -> dict[str, Any]:
+def run_point(point: EsaPoint) -> dict[str, Any]:
     """Tune, then measure: one row of the result."""
     best: Settings = {}
     best_s = float("inf")
@@ -155,7 +155,7 @@ def run_point(point: Point) -> dict[str, Any]:
     }
 
 
-def all_points(quick: bool) -> list[Point]:
+def all_points(quick: bool) -> list[EsaPoint]:
     """Jobs, memory, workers and loss; each workload under every policy."""
     bdp = bdp_slots()
     seeds = (1,) if quick else (1, 2, 3)
@@ -170,7 +170,7 @@ def all_points(quick: bool) -> list[Point]:
     for loss in (0.001,) if quick else (0.0001, 0.001, 0.01):
         workloads.append(("loss", "communication-heavy", 4, 4 * bdp, 8, loss, loss))
     return [
-        Point(sweep, mix, jobs, slots, workers, loss, policy, quick, seeds, x)
+        EsaPoint(sweep, mix, jobs, slots, workers, loss, policy, quick, seeds, x)
         for sweep, mix, jobs, slots, workers, loss, x in workloads
         for policy in POLICIES
     ]

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.schedule import planning
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
-from paceline.schedule.plans import Schedule
+from paceline.schedule.model import Model, Problem
+from paceline.schedule.plan import Schedule
 from paceline.schedule.policies import by_name
 from paceline.sim.results import RunResult
 from paceline.sim.run import simulate
@@ -54,7 +54,7 @@ _GPUS = (1, 2, 2, 4, 4, 4, 8, 8, 8, 16)
 
 
 @dataclass(frozen=True)
-class Point:
+class JointPoint:
     """One run: who plans, how gradients are summed, and what is done about stragglers."""
 
     planner: str
@@ -139,7 +139,7 @@ def _goodput_bps() -> float:
     return RATE_BPS * payload / (payload + HEADER_BYTES + ENVELOPE_BYTES)
 
 
-def problem(point: Point) -> Problem:
+def problem(point: JointPoint) -> Problem:
     """The workload as the scheduler sees it; slow servers are not in its picture."""
     works = workload(point.seed, point.jobs, point.quick)
     return Problem(
@@ -160,19 +160,19 @@ def problem(point: Point) -> Problem:
     )
 
 
-def plan(point: Point) -> Schedule:
+def plan(point: JointPoint) -> Schedule:
     """The scheduler's decision and what its model expects of it: one for all who sum in the network, helped or not."""
     exchange = "ring" if point.exchange == "ring" else "esa"
-    return _plan(Point(point.planner, exchange, "off", point.seed, point.jobs, quick=point.quick))
+    return _plan(JointPoint(point.planner, exchange, "off", point.seed, point.jobs, quick=point.quick))
 
 
 @functools.lru_cache(maxsize=16)
-def _plan(point: Point) -> Schedule:
+def _plan(point: JointPoint) -> Schedule:
     policy = by_name(point.planner, seed=point.seed, budget_s=0.2 if point.quick else 0.5)
     return planning.plan(problem(point), policy, "jct")
 
 
-def scenario(point: Point, schedule: Schedule, window: int | None = None) -> Scenario:
+def scenario(point: JointPoint, schedule: Schedule, window: int | None = None) -> Scenario:
     """The decision as a scenario: placements, and who goes before whom on each GPU."""
     works = {work.name: work for work in workload(point.seed, point.jobs, point.quick)}
     where = schedule.problem.cluster.server_of
@@ -235,7 +235,7 @@ def model_error(schedule: Schedule, result: RunResult) -> float:
     return sum(errors) / len(errors) if errors else 0.0
 
 
-def best_window(point: Point) -> int | None:
+def best_window(point: JointPoint) -> int | None:
     """The window that suits this combination best, on a workload that is not measured."""
     tuning = replace(point, seed=TUNING_SEED, seeds=())
     schedule = plan(tuning)
@@ -250,13 +250,13 @@ def best_window(point: Point) -> int | None:
     return min(tried, key=tried.__getitem__) if tried else None
 
 
-def run_point(point: Point) -> list[dict[str, Any]]:
+def run_point(point: JointPoint) -> list[dict[str, Any]]:
     """Tune, plan, run, and report: one row a seed."""
     window = best_window(point)
     return [_measure(replace(point, seed=seed), window) for seed in point.seeds or (point.seed,)]
 
 
-def _measure(point: Point, window: int | None) -> dict[str, Any]:
+def _measure(point: JointPoint, window: int | None) -> dict[str, Any]:
     schedule = plan(point)
     result = simulate(scenario(point, schedule, window), point.exchange, seed=point.seed)
     return {
@@ -279,16 +279,16 @@ def _measure(point: Point, window: int | None) -> dict[str, Any]:
     }
 
 
-def all_points(quick: bool) -> list[Point]:
+def all_points(quick: bool) -> list[JointPoint]:
     """Every combination with a slow server; and without one, to judge the scheduler's model alone."""
     seeds = (1, 2) if quick else (1, 2, 3, 4)
     jobs = 24 if quick else 40
 
     def points(
         topology: str, slow: bool, planners: Sequence[str], exchanges: Sequence[str], modes: Sequence[str]
-    ) -> list[Point]:
+    ) -> list[JointPoint]:
         return [
-            Point(planner, exchange, mode, seeds[0], jobs, slow, quick, seeds, topology)
+            JointPoint(planner, exchange, mode, seeds[0], jobs, slow, quick, seeds, topology)
             for planner, exchange, mode in itertools.product(planners, exchanges, modes)
             if exchange != "ring" or mode == "off"
         ]
@@ -298,5 +298,5 @@ def all_points(quick: bool) -> list[Point]:
         *points("leaf-spine", False, PLANNERS, EXCHANGES, ("off",)),
         *points("star", True, ("ff", "bco-plus"), ("atp", "esa"), STRAGGLERS),
     ]
-    # Those who plan alike side by side: a process plans once for several.
+    # Points that share a plan stand side by side: a process plans once for several.
     return sorted(every, key=lambda point: (PLANNERS.index(point.planner), point.exchange == "ring"))

@@ -51,7 +51,7 @@ VARIANTS = (
 
 
 @dataclass(frozen=True)
-class Point:
+class SaAtpPoint:
     """One workload under one policy and one way to deal with stragglers."""
 
     pattern: str
@@ -173,7 +173,7 @@ def send_s_of(model: str) -> float:
     return profile(model).gradient_bytes * overhead * 8 / RATE_BPS
 
 
-def bounds_s(point: Point) -> tuple[float, float]:
+def bounds_s(point: SaAtpPoint) -> tuple[float, float]:
     """The least that custody alone, and takeover, can reach for an iteration: C_s + G/B_s and N C / (N - 1 + 1/f).
 
     The first lets the slow worker's upload begin when its computation ends, as the paper's formula does; gradients that
@@ -188,7 +188,7 @@ def bounds_s(point: Point) -> tuple[float, float]:
     return factor * compute_s + send_s, workers * compute_s / (workers - 1 + 1 / factor)
 
 
-def _bounds_with_spells(point: Point, compute_s: float, send_s: float) -> tuple[float, float]:
+def _bounds_with_spells(point: SaAtpPoint, compute_s: float, send_s: float) -> tuple[float, float]:
     """Follow the iterations of an ideal run: all work is shared at every moment, or everyone waits for the slowest."""
     seed = int(seed_word(point.seed, 3)) & 0x7FFFFFFF
     totals = []
@@ -235,7 +235,7 @@ def tuned(pattern: str, model: str, workers: int, policy: str, scale: int) -> Se
     shares = (4, 12, 24) if policy == "ring" else (0.5, 1, 2, 4) if four else (1, 2, 4)
     for share in shares:
         settings = {"window": max(8, round(share * bdp))}
-        probe = Point(
+        probe = SaAtpPoint(
             "four jobs" if four else "one slow",
             model, workers, TUNED_AT, 0.0, policy, "off", 2 if four else 1, scale, TUNING_SEED,
         )  # fmt: skip
@@ -245,7 +245,7 @@ def tuned(pattern: str, model: str, workers: int, policy: str, scale: int) -> Se
     return best
 
 
-def run_point(point: Point) -> dict[str, Any]:
+def run_point(point: SaAtpPoint) -> dict[str, Any]:
     """One row of the result."""
     settings = tuned(point.pattern, point.model, point.workers, point.policy, point.scale)
     run = simulate(point.scenario(settings), point.policy, seed=point.seed)
@@ -276,29 +276,31 @@ def run_point(point: Point) -> dict[str, Any]:
     }
 
 
-def all_points(quick: bool) -> list[Point]:
+def all_points(quick: bool) -> list[SaAtpPoint]:
     """One persistent straggler, slow spells, contended links, nobody slow, and four jobs on one switch."""
-    points: list[Point] = []
+    points: list[SaAtpPoint] = []
     scale = 16 if quick else 1
     iterations = 3
     sizes = ((8, 2.5), (8, 4.0)) if quick else tuple(itertools.product((4, 8, 16), (1.5, 2.0, 2.5, 4.0)))
     models = MODELS[:2] if quick else MODELS
     for model, (workers, factor), (policy, mode) in itertools.product(models, sizes, VARIANTS):
-        points.append(Point("one slow", model, workers, factor, 0.0, policy, mode, iterations, scale))
+        points.append(SaAtpPoint("one slow", model, workers, factor, 0.0, policy, mode, iterations, scale))
     spelled = ("resnet50",)
     for model, chance, (policy, mode) in itertools.product(
         spelled, (0.08,) if quick else (0.02, 0.04, 0.08, 0.16), VARIANTS
     ):
-        points.append(Point("spells", model, 8, 2.5, chance, policy, mode, 8 if quick else 24, scale))
+        points.append(SaAtpPoint("spells", model, 8, 2.5, chance, policy, mode, 8 if quick else 24, scale))
     contended = [variant for variant in VARIANTS if variant[1] not in ("backup", "timeout")]
     for direction, model, (policy, mode) in itertools.product(
         ("to", "from"), ("resnet50",) if quick else MODELS, contended
     ):
-        points.append(Point(f"traffic {direction}", model, 8, 1.0, 0.0, policy, mode, 8, scale))
+        points.append(SaAtpPoint(f"traffic {direction}", model, 8, 1.0, 0.0, policy, mode, 8, scale))
     for model, (policy, mode) in itertools.product(models, (("atp", "off"), ("atp", "both"))):
-        points.append(Point("nobody", model, 8, 1.0, 0.0, policy, mode, iterations, scale))
+        points.append(SaAtpPoint("nobody", model, 8, 1.0, 0.0, policy, mode, iterations, scale))
     for policy, mode, seed in itertools.product(
         ("atp", "esa"), ("off", "custody", "both"), (1,) if quick else (1, 2, 3)
     ):
-        points.append(Point("four jobs", "resnet50", 8, 4.0, 0.0, policy, mode, 4, 4 if quick else 1, seed))
+        points.append(
+            SaAtpPoint("four jobs", "resnet50", 8, 4.0, 0.0, policy, mode, 4, 4 if quick else 1, seed)
+        )
     return points

@@ -6,16 +6,14 @@ computation, the form of time, and the load limit of FF. `DIR/summary.json` hold
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paceline.experiments.sjf_bco.points import Point, run_point
-from paceline.experiments.sweep import harness
-from paceline.experiments.sweep.harness import HERE, Sweep
-from paceline.schedule.inputs.generate import PaperSetting
+from paceline.experiments.sjf_bco.points import FULL, QUICK, SERVERS, SjfBcoPoint, all_points, run_point
+from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
 
 Rows = list[dict[str, Any]]
 
@@ -26,25 +24,7 @@ PAPER_MAKESPAN: dict[int, dict[str, float]] = {
 }
 PAPER_JCT: dict[str, float] = {"sjf-bco": 178, "ls": 187, "ff": 452, "rand": 261}
 PAPER_KAPPA: dict[int, float] = {1: 626, 2: 564, 4: 541, 8: 535, 10: 700, 16: 749, 32: 736}
-SERVERS = (10, 15, 20)
 FINER = ("sjf-bco grid", "ls", "ff grid")
-SHARES = (0.05, 0.10, 0.15, 0.20, 0.30)
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is run."""
-
-    seeds: int
-    kappa_seeds: int
-    """As many in the short run too: the left arm of the U is shallow."""
-    sweep_seeds: int
-    exact_cases: int
-    evaluations: int
-
-
-FULL = Size(seeds=50, kappa_seeds=50, sweep_seeds=20, exact_cases=100, evaluations=2500)
-QUICK = Size(seeds=8, kappa_seeds=50, sweep_seeds=4, exact_cases=12, evaluations=1200)
 
 
 @dataclass(frozen=True)
@@ -67,25 +47,9 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(data.mean()), float(low), float(high))
 
 
-def points(size: Size) -> list[Point]:
-    """Everything that is run, the longest first."""
-    base = PaperSetting()
-    listed = [Point("exact", seed, base, 1000) for seed in range(size.exact_cases)]
-    for servers in SERVERS:
-        setting = replace(base, servers=servers)
-        listed += [Point("main", seed, setting, size.evaluations) for seed in range(size.seeds)]
-        listed += [Point("kappa", seed, setting) for seed in range(size.kappa_seeds)]
-        few = range(size.sweep_seeds)
-        listed += [Point("limit", seed, setting) for seed in few]
-        listed += [Point("share", seed, replace(setting, share=share)) for share in SHARES for seed in few]
-        listed += [Point("time", seed, replace(setting, slotted=False)) for seed in few]
-    listed += [Point("lambda", seed, base) for seed in range(size.seeds)]
-    return listed
-
-
-def collect(listed: Sequence[Point], sweep: Sweep = HERE) -> dict[str, Rows]:
+def collect(listed: Sequence[SjfBcoPoint], sweep: Sweep = HERE) -> dict[str, Rows]:
     """Run the points; rows by kind."""
-    results = harness.run_points(run_point, listed, "reproduce sjf-bco", sweep)
+    results = run_points(run_point, listed, "reproduce sjf-bco", sweep)
     rows: dict[str, Rows] = {}
     for point, result in zip(listed, results, strict=True):
         rows.setdefault(point.kind, []).extend(result)
@@ -232,10 +196,10 @@ def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, dict[str
     from paceline.experiments.sjf_bco.page import write_page
 
     size = QUICK if quick else FULL
-    rows = collect(points(size), sweep)
+    rows = collect(all_points(size), sweep)
     for kind, listed in rows.items():
-        harness.write_csv(out / f"{kind}.csv", listed)
+        write_csv(out / f"{kind}.csv", listed)
     entries = summary(rows)
-    harness.write_summary(out, entries)
+    write_summary(out, entries)
     write_page(out / "index.html", rows, entries, size)
     return entries

@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.experiments.sjf_bco import experiment
+from paceline.experiments.sjf_bco import points
 from paceline.experiments.sjf_bco.experiment import (
     PAPER_JCT,
     PAPER_KAPPA,
     PAPER_MAKESPAN,
-    SERVERS,
     Rows,
-    Size,
     column,
     kappa_means,
     main_column,
@@ -20,7 +18,7 @@ from paceline.experiments.sjf_bco.experiment import (
     paired_gap,
     paper_gap,
 )
-from paceline.experiments.sjf_bco.points import LAMBDAS, LIMITS
+from paceline.experiments.sjf_bco.points import LAMBDAS, LIMITS, SERVERS, Size
 from paceline.report.page import COLOURS, Page, figure_layout
 
 FOUR = ("sjf-bco", "ls", "ff", "rand")
@@ -220,7 +218,7 @@ def _unpublished(page: Page, rows: dict[str, Rows]) -> None:
         " fifth is overhead, alpha 0.2. The gap to LS is mostly this number, since LS spreads every job:"
     )
     table = []
-    for share in experiment.SHARES:
+    for share in points.SHARES:
         cells: list[object] = [f"{share:.0%}"]
         for other in ("ls", "ff"):
             for servers in SERVERS:

@@ -4,16 +4,16 @@ Main points run every scheduler on the same drawn cluster and jobs, so that gaps
 RAND get the paper's own bisection of theta over [1, 1200]; the finer search (`grid`) is run beside it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from paceline.schedule import bounds, planning
-from paceline.schedule.contention import Problem
 from paceline.schedule.exact import Exact
 from paceline.schedule.inputs.generate import PAPER_HORIZON, PaperSetting, paper_problem, small_problem
-from paceline.schedule.plans import Schedule
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Schedule
 from paceline.schedule.policies import Policy
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.first_fit import FirstFit
@@ -25,6 +25,8 @@ from paceline.schedule.policies.sjf_bco import SjfBco
 from paceline.schedule.policies.tiresias import Tiresias
 
 T = PAPER_HORIZON
+SERVERS = (10, 15, 20)
+SHARES = (0.05, 0.10, 0.15, 0.20, 0.30)
 KAPPAS = (1, 2, 4, 8, 10, 16, 32)
 LAMBDAS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 LIMITS = (1.05, 1.25, 1.5, 2.0, 3.0, 4.0)
@@ -32,7 +34,23 @@ LIMITS = (1.05, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Point:
+class Size:
+    """How much is run."""
+
+    seeds: int
+    kappa_seeds: int
+    """As many in the short run too: the left arm of the U is shallow."""
+    sweep_seeds: int
+    exact_cases: int
+    evaluations: int
+
+
+FULL = Size(seeds=50, kappa_seeds=50, sweep_seeds=20, exact_cases=100, evaluations=2500)
+QUICK = Size(seeds=8, kappa_seeds=50, sweep_seeds=4, exact_cases=12, evaluations=1200)
+
+
+@dataclass(frozen=True)
+class SjfBcoPoint:
     """One run; `kind` names the function below."""
 
     kind: str
@@ -41,7 +59,25 @@ class Point:
     evaluations: int = 0
 
 
-def schedulers(point: Point) -> dict[str, Policy]:
+def all_points(size: Size) -> list[SjfBcoPoint]:
+    """Everything that is run, the longest first."""
+    base = PaperSetting()
+    listed = [SjfBcoPoint("exact", seed, base, 1000) for seed in range(size.exact_cases)]
+    for servers in SERVERS:
+        setting = replace(base, servers=servers)
+        listed += [SjfBcoPoint("main", seed, setting, size.evaluations) for seed in range(size.seeds)]
+        listed += [SjfBcoPoint("kappa", seed, setting) for seed in range(size.kappa_seeds)]
+        few = range(size.sweep_seeds)
+        listed += [SjfBcoPoint("limit", seed, setting) for seed in few]
+        listed += [
+            SjfBcoPoint("share", seed, replace(setting, share=share)) for share in SHARES for seed in few
+        ]
+        listed += [SjfBcoPoint("time", seed, replace(setting, slotted=False)) for seed in few]
+    listed += [SjfBcoPoint("lambda", seed, base) for seed in range(size.seeds)]
+    return listed
+
+
+def schedulers(point: SjfBcoPoint) -> dict[str, Policy]:
     """The four of the paper, the same with the finer search, and what we add."""
     return {
         "sjf-bco": SjfBco(horizon=T, sweep=0),
@@ -58,7 +94,7 @@ def schedulers(point: Point) -> dict[str, Policy]:
     }
 
 
-def run_point(point: Point) -> list[dict[str, Any]]:
+def run_point(point: SjfBcoPoint) -> list[dict[str, Any]]:
     """The rows of one point."""
     return {
         "main": _main, "kappa": _kappa, "lambda": _lambda, "share": _pairs, "time": _pairs, "limit": _limit,
@@ -66,7 +102,7 @@ def run_point(point: Point) -> list[dict[str, Any]]:
     }[point.kind](point)  # fmt: skip
 
 
-def _main(point: Point) -> list[dict[str, Any]]:
+def _main(point: SjfBcoPoint) -> list[dict[str, Any]]:
     problem = paper_problem(point.seed, point.setting)
     bound = bounds.lower_bound(problem)
     ratio = bounds.approximation_ratio(problem).value
@@ -106,7 +142,7 @@ def communication_share(problem: Problem, schedule: Schedule) -> float:
     return float(np.mean(shares))
 
 
-def _kappa(point: Point) -> list[dict[str, Any]]:
+def _kappa(point: SjfBcoPoint) -> list[dict[str, Any]]:
     problem = paper_problem(point.seed, point.setting)
     rows = []
     for kappa in KAPPAS:
@@ -123,7 +159,7 @@ def _kappa(point: Point) -> list[dict[str, Any]]:
     return rows
 
 
-def _lambda(point: Point) -> list[dict[str, Any]]:
+def _lambda(point: SjfBcoPoint) -> list[dict[str, Any]]:
     problem = paper_problem(point.seed, point.setting)
     rows = []
     for spread in LAMBDAS:
@@ -132,7 +168,7 @@ def _lambda(point: Point) -> list[dict[str, Any]]:
     return rows
 
 
-def _pairs(point: Point) -> list[dict[str, Any]]:
+def _pairs(point: SjfBcoPoint) -> list[dict[str, Any]]:
     # SJF-BCO beside LS and FF, for sweeps over what the paper does not publish.
     problem = paper_problem(point.seed, point.setting)
     policies = schedulers(point)
@@ -147,7 +183,7 @@ def _pairs(point: Point) -> list[dict[str, Any]]:
     return [row]
 
 
-def _limit(point: Point) -> list[dict[str, Any]]:
+def _limit(point: SjfBcoPoint) -> list[dict[str, Any]]:
     problem = paper_problem(point.seed, point.setting)
     ours = planning.plan(problem, SjfBco(horizon=T, sweep=0)).makespan_s
     floor = floor_of(problem)
@@ -168,7 +204,7 @@ def _limit(point: Point) -> list[dict[str, Any]]:
     return rows
 
 
-def _exact(point: Point) -> list[dict[str, Any]]:
+def _exact(point: SjfBcoPoint) -> list[dict[str, Any]]:
     problem = small_problem(point.seed)
     best = planning.plan(problem, Exact(budget_s=60.0, workers=1, evaluations=300))
     row: dict[str, Any] = {

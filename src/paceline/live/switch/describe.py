@@ -7,7 +7,7 @@ import sys
 
 from paceline.core.describe import ERROR_RULES, SWITCH_COUNTER_MEANINGS
 from paceline.core.switch.program import COUNTER_NAMES
-from paceline.generated import main, table
+from paceline.generated import renew, table
 from paceline.live.switch.metrics import METRICS
 from paceline.live.switch.shard_state import DROP_REASONS, OWN_DROPS
 
@@ -36,4 +36,4 @@ def sections() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], sections())
+    renew(sys.argv[1:], sections())

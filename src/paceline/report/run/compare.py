@@ -3,9 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from paceline.report.gantt import run_figure
 from paceline.report.page import COLOURS, Page, figure_layout
-from paceline.report.run import figures
-from paceline.report.run.page import add_decisions, add_path_changes, add_stragglers, add_switch, verdict
+from paceline.report.run.page import (
+    add_decisions,
+    add_path_changes,
+    add_stragglers,
+    add_switch,
+    paths_figure,
+    verdict,
+)
 from paceline.report.run.read import RunData
 
 
@@ -72,11 +79,11 @@ def write_page(path: Path, first: RunData, second: RunData) -> None:
         page.heading(f"Who ran where: {name}")
         page.text(verdict(run))
         if run.tries:
-            page.figure(figures.gantt(run, until_s), "A row a slot; both charts have the same time axis.")
+            page.figure(run_figure(run, until_s), "A row a slot; both charts have the same time axis.")
     for name, run in zip(names, (first, second), strict=True):
         if run.paths:
             page.heading(f"Path of the gradients: {name}")
-            page.figure(figures.paths(run, until_s))
+            page.figure(paths_figure(run, until_s))
             add_path_changes(page, run)
     for name, run in zip(names, (first, second), strict=True):
         if run.switch_use:

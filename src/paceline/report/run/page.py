@@ -1,18 +1,24 @@
 """The report of one run: a page that stands alone. What happened, and what each decision was based on."""
 
 import datetime
+import itertools
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.report.page import Page
-from paceline.report.run import figures
-from paceline.report.run.read import Row, RunData
+from paceline.report.gantt import job_colours, run_figure
+from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.run.read import Row, RunData, Use
 
 EVENTS_MAX = 2000
 PATHS_SHOWN = 4
 NEAR_S = 3.0
 """A path event this near to a change that a job told is about that change."""
+PATH_COLOURS = {"switch": COLOURS[2], "custodian": COLOURS[4], "ring": COLOURS[1], "host": COLOURS[5]}
+WAIT_COLOUR = "#c9d1da"
+JOBS_AS_BARS_MAX = 40
+_LEGEND_JOBS_MAX = 24
 _FAILED = ("failed", "stopped")
 
 
@@ -41,12 +47,12 @@ def write_page(path: Path, run: RunData) -> None:
     if run.tries:
         page.heading("Who ran where")
         page.figure(
-            figures.gantt(run),
+            run_figure(run),
             "A row a slot; hatched: an attempt that was lost, stopped or failed. Hover for why.",
         )
     if any(run.jct_s(job) is not None for job in run.jobs):
         page.heading("Completion time by job")
-        page.figure(figures.completion(run), "From arrival to end, parted into waiting and holding slots.")
+        page.figure(completion_figure(run), "From arrival to end, split into waiting and holding slots.")
     if run.switch_use:
         page.heading("Switch memory and preemptions")
         add_switch(page, run)
@@ -112,7 +118,7 @@ def add_switch(page: Page, run: RunData, until_s: float | None = None) -> None:
     if not run.switch_use:
         return
     page.figure(
-        figures.memory(run, until_s),
+        memory_figure(run, until_s),
         "By job, averages of a second: the switch counts how long each aggregator is held, and every chunk it sums. "
         "Preemption: a packet of higher priority takes an aggregator.",
     )
@@ -150,7 +156,7 @@ def _add_paths(page: Page, run: RunData) -> None:
         return
     page.heading("Path of the gradients")
     page.figure(
-        figures.paths(run),
+        paths_figure(run),
         "As each job told: through the switch, by custodians, around the ring, or in the memory of one host.",
     )
     add_path_changes(page, run)
@@ -277,3 +283,124 @@ def _add_events(page: Page, run: RunData) -> None:
         ("at, s", "kind", "job", "what", "reason"),
         rows,
     )
+
+
+def completion_figure(run: RunData) -> Any:
+    """Waiting and running by job; many jobs as a distribution."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    done = [(job, jct_s) for job in run.jobs if (jct_s := run.jct_s(job)) is not None]
+    if len(done) > JOBS_AS_BARS_MAX:
+        ends = sorted(jct_s for _, jct_s in done)
+        shares = [(i + 1) / len(ends) for i in range(len(ends))]
+        figure.add_scatter(x=ends, y=shares, mode="lines", line={"shape": "hv"})
+        figure.update_layout(**figure_layout("", "seconds", "share of jobs", yaxis_range=[0, 1]))
+        return figure
+    names = [job["name"] for job, _ in done]
+    ran_s = [_ran_s(run, job["name"]) for job, _ in done]
+    waited_s = [max(0.0, jct_s - ran) for (_, jct_s), ran in zip(done, ran_s, strict=True)]
+    figure.add_bar(name="waiting", x=names, y=waited_s, marker_color=WAIT_COLOUR, hovertemplate="%{y:.3g} s")
+    figure.add_bar(
+        name="running",
+        x=names,
+        y=ran_s,
+        marker_color=COLOURS[0],
+        hovertemplate="%{y:.3g} s",
+        text=[f"{jct_s:.3g} s" for _, jct_s in done],
+        textposition="outside",
+        cliponaxis=False,
+    )
+    layout = figure_layout(
+        "", "", "seconds", barmode="stack", height=360, margin={"l": 70, "r": 20, "t": 30, "b": 40}
+    )
+    figure.update_layout(**layout)
+    return figure
+
+
+def _ran_s(run: RunData, name: str) -> float:
+    return sum(each.end_s - each.start_s for each in run.tries if each.job == name)
+
+
+def memory_figure(run: RunData, until_s: float | None = None) -> Any:
+    """By job over time: aggregators held, chunks summed in the switch a second, preemptions so far."""
+    from plotly.subplots import make_subplots
+
+    colours = job_colours(run)
+    of_all = f", of {run.switch_slots}" if run.switch_slots else ""
+    figure = make_subplots(
+        rows=3,
+        cols=1,
+        shared_xaxes=True,
+        row_heights=[0.36, 0.36, 0.28],
+        vertical_spacing=0.09,
+        subplot_titles=(
+            f"aggregators held{of_all}",
+            "chunks summed in the switch, a second",
+            "preemptions so far",
+        ),
+    )
+    # A sample without a job has its times too: a job that has left holds nothing.
+    times = sorted({run.at(row["time"]) for row in run.switch_samples})
+    for i, (job, uses) in enumerate(run.switch_use.items()):
+        colour = colours.get(job, COLOURS[(len(colours) + i) % len(COLOURS)])
+        common: dict[str, Any] = {"name": job, "legendgroup": job, "mode": "lines"}
+        area = {**common, "line": {"width": 0, "shape": "hv", "color": colour}, "fillcolor": colour}
+        held = {use.time_s: use.held or 0.0 for use in uses}
+        rates = _rates(uses)
+        for row, values in ((1, held), (2, rates)):
+            figure.add_scatter(
+                row=row, col=1, x=times, y=[values.get(time_s, 0.0) for time_s in times], stackgroup=f"row{row}",
+                showlegend=row == 1, hovertemplate="%{y:.3g}", **area,
+            )  # fmt: skip
+        figure.add_scatter(
+            row=3, col=1, showlegend=False, x=[use.time_s for use in uses], y=[use.preemptions for use in uses],
+            line={"shape": "hv", "color": colour}, hovertemplate="%{y:.0f}", **common,
+        )  # fmt: skip
+    layout = figure_layout("", height=560, showlegend=len(run.switch_use) <= _LEGEND_JOBS_MAX)
+    for key in ("title", "xaxis_title", "yaxis_title"):
+        del layout[key]
+    figure.update_layout(**layout)
+    figure.update_layout(legend={"y": -0.12}, margin={"l": 70, "r": 20, "t": 40, "b": 50})
+    figure.update_xaxes(row=3, col=1, title_text="seconds since the run began")
+    figure.update_xaxes(range=[0, (until_s or run.end_s) * 1.01])
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_annotations(font_size=13)
+    return figure
+
+
+def _rates(uses: Sequence[Use]) -> dict[float, float]:
+    """Chunks summed a second, from each sample to the next; at the first, the counter began at nothing."""
+    found: dict[float, float] = {}
+    for before, after in itertools.pairwise(uses):
+        gained = (after.sums or 0.0) - (before.sums or 0.0)
+        # A job that was admitted anew counts from nothing.
+        found[before.time_s] = max(gained, 0.0) / max(after.time_s - before.time_s, 1e-3)
+    return found
+
+
+def paths_figure(run: RunData, until_s: float | None = None) -> Any:
+    """A row a job, coloured by the path of its gradients."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    order = [job["name"] for job in run.jobs]
+    for path in dict.fromkeys(span.what for span in run.paths):
+        spans = [span for span in run.paths if span.what == path]
+        figure.add_bar(
+            orientation="h",
+            name=path,
+            base=[span.start_s for span in spans],
+            x=[max(span.end_s - span.start_s, run.end_s / 500) for span in spans],
+            y=[span.job for span in spans],
+            width=0.6,
+            marker_color=PATH_COLOURS.get(path, COLOURS[7]),
+            hovertemplate=f"{path}: from %{{base:.1f}} s",
+        )
+    shown = [name for name in order if any(span.job == name for span in run.paths)]
+    layout = figure_layout("", "seconds since the run began", "", height=120 + 26 * len(shown))
+    figure.update_layout(**layout, barmode="overlay", showlegend=True)
+    figure.update_layout(legend={"y": 1.0, "yanchor": "bottom"}, margin={"l": 120, "r": 20, "t": 40, "b": 50})
+    figure.update_yaxes(categoryorder="array", categoryarray=shown[::-1])
+    figure.update_xaxes(range=[0, (until_s or run.end_s) * 1.01])
+    return figure

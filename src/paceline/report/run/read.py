@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UserError
-from paceline.frames import dataframe
+from paceline.errors import NEEDS_PANDAS, UserError, optional_module
 from paceline.units import format_seconds
 
 LAG = "paceline_arrival_lag_seconds"
@@ -104,7 +103,9 @@ class RunData:
         if table not in TABLES:
             raise UserError(f"there is no table {table!r}; known: {', '.join(TABLES)}", place="table")
         rows: list[Row] = getattr(self, table)
-        return dataframe({**row, "jct_s": self.jct_s(row)} if table == "jobs" else row for row in rows)
+        if table == "jobs":
+            rows = [{**row, "jct_s": self.jct_s(row)} for row in rows]
+        return optional_module("pandas", NEEDS_PANDAS).DataFrame(rows)
 
     def __repr__(self) -> str:
         """One line: the run's name, its state, and how many jobs are done."""

@@ -28,7 +28,7 @@ class ServerGroup(Section):
     rack: str = "rack0"
 
 
-class Network(Section):
+class ClusterNetwork(Section):
     """Bandwidth of one GPU's ring inside a server (b_i) and of a server's link to the others (b_e)."""
 
     intra_server: Rate = 2.4e12
@@ -49,7 +49,7 @@ class SwitchMemory(Section):
 
 
 class ModelSection(Section):
-    """Constants of the contention model; `schedule/contention.py` says what they mean."""
+    """Constants of the contention model; `schedule/model.py` says what they mean."""
 
     alpha: Annotated[float, Field(ge=0)] = 0.2
     xi1: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -64,7 +64,7 @@ class ClusterFile(Section):
     """The whole TOML file."""
 
     servers: Annotated[list[ServerGroup], Field(min_length=1)]
-    network: Network = Network()
+    network: ClusterNetwork = ClusterNetwork()
     switch: SwitchMemory | None = None
     model: ModelSection = ModelSection()
 

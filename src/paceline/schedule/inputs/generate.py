@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
 
 PAPER_MIX: dict[int, int] = {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
 """GPUs a job: how many of the 160 jobs."""
@@ -88,7 +88,7 @@ def paper_problem(seed: int, setting: PaperSetting = PaperSetting()) -> Problem:
 
 
 @dataclass(frozen=True)
-class ModelProfile:
+class CatalogueModel:
     """A network to train: gradient size, and one iteration's compute on one GPU. Our nominal figures."""
 
     name: str
@@ -103,16 +103,16 @@ class ModelProfile:
 
 
 CATALOGUE = (
-    ModelProfile("resnet50", 102_000_000, 64, 0.9e-3, 0.115),
-    ModelProfile("vgg16", 553_000_000, 32, 2.2e-3, 0.140),
-    ModelProfile("inception3", 95_000_000, 64, 1.1e-3, 0.141),
-    ModelProfile("bert-base", 440_000_000, 32, 2.5e-3, 0.160),
-    ModelProfile("gpt2-small", 498_000_000, 16, 6.0e-3, 0.192),
+    CatalogueModel("resnet50", 102_000_000, 64, 0.9e-3, 0.115),
+    CatalogueModel("vgg16", 553_000_000, 32, 2.2e-3, 0.140),
+    CatalogueModel("inception3", 95_000_000, 64, 1.1e-3, 0.141),
+    CatalogueModel("bert-base", 440_000_000, 32, 2.5e-3, 0.160),
+    CatalogueModel("gpt2-small", 498_000_000, 16, 6.0e-3, 0.192),
 )
 """Sizes are four bytes a published parameter; the times are ours, of the order of one recent GPU."""
 
 
-def job_of(name: str, gpus: int, arrival_s: float, run_s: float, profile: ModelProfile) -> Job:
+def job_of(name: str, gpus: int, arrival_s: float, run_s: float, profile: CatalogueModel) -> Job:
     """A job that computes for `run_s` with this profile; communication comes on top, by the model."""
     return Job(
         name,

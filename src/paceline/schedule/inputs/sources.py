@@ -12,13 +12,13 @@ from typing import Any
 
 from paceline import toml
 from paceline.errors import UserError
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs import generate, traces
-from paceline.schedule.inputs.cluster import ClusterFile, ModelSection, Network, SwitchMemory
+from paceline.schedule.inputs.cluster import ClusterFile, ClusterNetwork, ModelSection, SwitchMemory
 from paceline.schedule.inputs.jobs import Job, check_fits, load_jobs
+from paceline.schedule.model import Model, Problem
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
-    "network": tuple(Network.model_fields),
+    "network": tuple(ClusterNetwork.model_fields),
     "switch": tuple(SwitchMemory.model_fields),
     "model": tuple(ModelSection.model_fields),
 }

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.schedule.inputs.generate import CATALOGUE, ModelProfile, job_of
+from paceline.schedule.inputs.generate import CATALOGUE, CatalogueModel, job_of
 from paceline.schedule.inputs.jobs import Job
 from paceline.toml import read_text
 
@@ -68,7 +68,7 @@ def read_trace(text: str) -> Trace:
 
 
 def with_models(
-    trace: Trace, seed: int, limit: int | None = None, profiles: Sequence[ModelProfile] = CATALOGUE
+    trace: Trace, seed: int, limit: int | None = None, profiles: Sequence[CatalogueModel] = CATALOGUE
 ) -> tuple[Job, ...]:
     """Schedulable jobs: a profile each by the seed, arrivals from the first submission on."""
     chosen = trace.jobs[:limit]

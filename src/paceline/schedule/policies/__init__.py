@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from paceline.errors import UserError
-from paceline.schedule.contention import Problem
-from paceline.schedule.plans import Objective, Plan, Schedule
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Plan, Schedule
 
 
 class Policy(Protocol):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule import packing
-from paceline.schedule.contention import Problem
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule import placement
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies import load_limited
-from paceline.schedule.policies.load_limited import Rules, Trial
+from paceline.schedule.policies.load_limited import Rules
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,13 @@ class FirstFit:
 
     def plan(self, problem: Problem, objective: Objective = "makespan") -> Plan:
         order = load_limited.smallest_first(problem)
-        rules = Rules(packing.FIRST, packing.FIRST)
-
-        def try_limit(theta: float) -> Trial | None:
-            return load_limited.attempt(problem, order, rules, theta, 0, objective)
-
-        fixed = None if self.theta is None else try_limit(self.theta)
-        sweep = load_limited.default_sweep(problem) if self.sweep is None else self.sweep
-        best = fixed or load_limited.search_limit(problem, try_limit, self.horizon, sweep)
+        rules = Rules(placement.FIRST, placement.FIRST)
+        fixed = None
+        if self.theta is not None:
+            fixed = load_limited.attempt(problem, order, rules, self.theta, 0, objective)
+        best = fixed or load_limited.search_rule(
+            problem, placement.FIRST, objective, self.horizon, self.sweep
+        )
         limit = best.theta * problem.unit_s
         reason = f"first fit: the first GPUs, server by server, with load up to {limit:.4g} s"
         reasons = [reason] * len(problem.jobs)

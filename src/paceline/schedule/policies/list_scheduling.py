@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule import packing
-from paceline.schedule.contention import Problem
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule import placement
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies import load_limited
 from paceline.schedule.policies.load_limited import Rules
 
@@ -20,7 +20,7 @@ class ListScheduling:
 
     def plan(self, problem: Problem, objective: Objective = "makespan") -> Plan:
         order = load_limited.smallest_first(problem)
-        rules = Rules(packing.LEAST, packing.LEAST)
+        rules = Rules(placement.LEAST, placement.LEAST)
         trial = load_limited.attempt(problem, order, rules, np.inf, 0, objective)
         assert trial is not None, "without a limit every job fits"
         reasons = ["list scheduling: the least loaded GPUs of the cluster"] * len(problem.jobs)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule import packing, timeline
-from paceline.schedule.compiled import announce
-from paceline.schedule.contention import Floats, Ints, Problem
-from paceline.schedule.plans import Objective, score
+from paceline.schedule import placement, timeline
+from paceline.schedule.kernels import announce
+from paceline.schedule.model import Floats, Ints, Problem
+from paceline.schedule.plan import Objective, score
 
 STEPS = 1200
 """The paper's T in slots; elsewhere the horizon is cut into as many steps."""
@@ -62,7 +62,7 @@ def attempt(
     for j, gpus in problem.pinned.items():
         initial[gpus] += problem.shortest[j]
     free = order[len(problem.pinned) :]
-    placed, gpus = packing.place_all(
+    placed, gpus = placement.place_all(
         jobs,
         cluster,
         free,
@@ -89,18 +89,40 @@ def floor_of(problem: Problem) -> float:
     return max(work / problem.cluster.gpus_total, float(problem.shortest.max()))
 
 
+def search_rule(
+    problem: Problem,
+    rule: int,
+    objective: Objective,
+    horizon: float | None,
+    sweep: int | None,
+    draws: Floats | None = None,
+) -> Trial:
+    """The best trial when one rule places all jobs, whatever their size."""
+    order, rules = smallest_first(problem), Rules(rule, rule)
+
+    def try_limit(theta: float) -> Trial | None:
+        return attempt(problem, order, rules, theta, 0, objective, draws)
+
+    return search_limit(problem, try_limit, horizon, sweep)
+
+
 def search_limit(
     problem: Problem,
     try_limit: Callable[[float], Trial | None],
     horizon: float | None,
-    sweep: int,
+    sweep: int | None,
 ) -> Trial:
-    """The best trial over the paper's bisection of [1, T] and our grid; T doubles while nothing fits."""
+    """The best trial over the paper's bisection of [1, T] and our grid; T doubles while nothing fits.
+
+    `sweep` limits are tried besides the bisection; by default 32, or none when planning anew at every event, where
+    time is short.
+    """
     floor = floor_of(problem)
+    points = sweep if sweep is not None else 0 if problem.ongoing else 32
     top = 4.0 * floor if horizon is None else horizon
     while True:
         best = bisect(try_limit, top / STEPS)
-        for theta in grid(floor, sweep):
+        for theta in grid(floor, points):
             trial = try_limit(theta)
             if trial is not None and (best is None or trial.score < best.score):
                 best = trial
@@ -127,8 +149,3 @@ def bisect(try_limit: Callable[[float], Trial | None], step: float) -> Trial | N
 def grid(floor: float, points: int) -> Iterable[float]:
     """Limits from the floor to three times it, equally far apart in ratio."""
     return [float(theta) for theta in np.geomspace(floor, 3.0 * floor, points)] if points else []
-
-
-def default_sweep(problem: Problem) -> int:
-    """Limits tried besides the bisection; none when planning anew at every event, where time is short."""
-    return 0 if problem.ongoing else 32

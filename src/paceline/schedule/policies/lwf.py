@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule.contention import Floats, Ints, Problem, exchange_s
-from paceline.schedule.plans import Objective, Schedule
+from paceline.schedule.model import Floats, Ints, Problem, exchange_s
+from paceline.schedule.plan import Objective, Schedule
 from paceline.schedule.timeline import Timeline
 
 

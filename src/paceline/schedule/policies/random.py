@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule import packing
-from paceline.schedule.contention import Problem
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule import placement
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies import load_limited
-from paceline.schedule.policies.load_limited import Rules, Trial
 
 
 @dataclass(frozen=True)
@@ -22,16 +21,10 @@ class Random:
     online: bool = False
 
     def plan(self, problem: Problem, objective: Objective = "makespan") -> Plan:
-        order = load_limited.smallest_first(problem)
-        rules = Rules(packing.RANDOM, packing.RANDOM)
         draws = np.random.default_rng(self.seed).random(int(problem.jobs_t.base[-1]))
-
-        def try_limit(theta: float) -> Trial | None:
-            return load_limited.attempt(problem, order, rules, theta, 0, objective, draws)
-
-        sweep = load_limited.default_sweep(problem) if self.sweep is None else self.sweep
-        best = load_limited.search_limit(problem, try_limit, self.horizon, sweep)
+        best = load_limited.search_rule(problem, placement.RANDOM, objective, self.horizon, self.sweep, draws)
         limit = best.theta * problem.unit_s
         reasons = [f"random GPUs (seed {self.seed}) with load up to {limit:.4g} s"] * len(problem.jobs)
+        order = load_limited.smallest_first(problem)
         settings = {"theta": limit, "seed": self.seed}
         return Plan(order, best.gpus, np.zeros(len(problem.jobs)), reasons, settings)

@@ -15,17 +15,17 @@ from typing import Literal
 import numpy as np
 
 from paceline.errors import UserError
-from paceline.schedule import packing
-from paceline.schedule.contention import Problem
-from paceline.schedule.plans import Objective, Plan
+from paceline.schedule import placement
+from paceline.schedule.model import Problem
+from paceline.schedule.plan import Objective, Plan
 from paceline.schedule.policies import load_limited
 from paceline.schedule.policies.load_limited import Rules, Trial
 
 FaFfp = Literal["prose", "printed", "one-server"]
 _SMALL: dict[str, int] = {
-    "prose": packing.PACK,
-    "printed": packing.LEAST,
-    "one-server": packing.PACK_ONE,
+    "prose": placement.PACK,
+    "printed": placement.LEAST,
+    "one-server": placement.PACK_ONE,
 }
 _WORDS = {
     "prose": "packed into occupied servers",
@@ -59,7 +59,7 @@ class SjfBco:
         order = load_limited.smallest_first(problem)
         sizes = {job.gpus for j, job in enumerate(problem.jobs) if j not in problem.pinned}
         kappas = self.kappas or tuple(sorted(sizes)) or (1,)
-        rules = Rules(_SMALL[self.fa_ffp], packing.BALANCED, self.spread)
+        rules = Rules(_SMALL[self.fa_ffp], placement.BALANCED, self.spread)
 
         def try_limit(theta: float) -> Trial | None:
             trials = [
@@ -69,8 +69,7 @@ class SjfBco:
             ]
             return min(trials, key=lambda trial: trial.score, default=None)
 
-        sweep = load_limited.default_sweep(problem) if self.sweep is None else self.sweep
-        return load_limited.search_limit(problem, try_limit, self.horizon, sweep)
+        return load_limited.search_limit(problem, try_limit, self.horizon, self.sweep)
 
     def plan(self, problem: Problem, objective: Objective = "makespan") -> Plan:
         best = self.search(problem, objective)

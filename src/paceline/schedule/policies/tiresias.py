@@ -1,7 +1,7 @@
 """Tiresias (NSDI 2019), discretised two-dimensional least attained service: preemptive, for average JCT.
 
 A job's attained service is GPUs x time. Jobs with less than the first limit are in the first queue, and so
-on; queues are served in order, each first come first served (ours: higher priority first), and whoever no
+on; queues are served in order, each first come first served (ours: higher priority first), and a job that no
 longer fits is preempted. The policy does not know how long jobs take. Ours: one limit at the median GPU time
 of the jobs unless given (its authors tune the limits to the workload), jobs always consolidated, and
 preemption free of charge, which flatters it.
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedule import dispatch
-from paceline.schedule.contention import Ints, Problem
-from paceline.schedule.plans import Objective, Schedule
+from paceline.schedule import placement
+from paceline.schedule.model import Ints, Problem
+from paceline.schedule.plan import Objective, Schedule
 from paceline.schedule.timeline import Timeline
 
 
@@ -66,7 +66,7 @@ class Tiresias:
     def _place(self, problem: Problem, time: Timeline, j: int) -> Ints:
         g, free = problem.jobs[j].gpus, time.free_by_server()
         idle = np.flatnonzero(time.idle)
-        one = int(dispatch.best_fit(problem.cluster_t, free, g))
+        one = int(placement.best_fit(problem.cluster_t, free, g))
         servers = [one] if one >= 0 else [int(s) for s in np.argsort(-free, kind="stable")]
         ordered = np.concatenate([idle[problem.cluster.server_of[idle] == s] for s in servers])
         return np.asarray(ordered[:g])

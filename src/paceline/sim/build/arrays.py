@@ -1,6 +1,7 @@
 """From a scenario and a policy to the arrays that the engine runs on."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +13,22 @@ from paceline.core.sender.program import NEVER_NS, new_senders, start
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.switch.program import new_switches
 from paceline.errors import SettingError
-from paceline.sim.build.disturbances import add_other_traffic, check_modes, check_slow_workers, fill_spells
 from paceline.sim.build.tables import Tables, build_tables
-from paceline.sim.build.topology import Place, build_links, place_jobs
+from paceline.sim.build.topology import (
+    Topology,
+    add_other_traffic,
+    build_links,
+    fill_stacks,
+    place_jobs,
+    wake_delays_ns,
+)
 from paceline.sim.engine import world as w
 from paceline.sim.engine.event_queue import new_queue, set_time
 from paceline.sim.engine.links import new_pool
-from paceline.sim.engine.stacks import fill_stacks, wake_delays_ns
 from paceline.sim.engine.world import World, new_records
+from paceline.sim.faults import Faults
 from paceline.sim.models import ModelProfile
-from paceline.sim.scenario import Job, Scenario
+from paceline.sim.scenario import Scenario, ScenarioJob, check_help
 
 SAMPLES = 1024
 NO_ITERATION = 2**31 - 1
@@ -36,9 +43,9 @@ class Setup:
 
     scenario: Scenario
     policy: str
-    jobs: list[Job]
+    jobs: list[ScenarioJob]
     models: list[ModelProfile]
-    place: Place
+    topology: Topology
     tables: Tables
     world: World
     room: int
@@ -60,7 +67,7 @@ class _Sizes:
     workers_most: int
 
 
-def _sizes(scenario: Scenario, policy: str, jobs: list[Job], check: bool) -> _Sizes:
+def _sizes(scenario: Scenario, policy: str, jobs: list[ScenarioJob], check: bool) -> _Sizes:
     with_custodians = policy not in ("ring", "switchml")
     on_workers = scenario.custodians.placement == "workers"
     dedicated = scenario.custodians.per_job if with_custodians and not on_workers else 0
@@ -105,27 +112,27 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     jobs = scenario.expanded_jobs()
     models = [job.profile(scenario.network.rate) for job in jobs]
     sizes = _sizes(scenario, policy, jobs, check)
-    place = place_jobs(scenario, jobs, sizes.dedicated)
-    check_slow_workers(scenario.faults, {job.name: job.workers for job in jobs})
-    check_modes(policy, scenario, jobs)
+    topology = place_jobs(scenario, jobs, sizes.dedicated)
+    scenario.faults.check({job.name: job.workers for job in jobs}, topology.hosts, topology.switches)
+    check_help(policy, jobs)
     tables = build_tables(scenario, jobs, models, rule)
     copies = sizes.workers_most if policy == "ps" else 1
     # The most that one event can put on a host's uplink, and the least that must be free before it.
     room = 2 * sizes.span * copies + 4 * sizes.workers_most + 256
     sharing = max(
-        sum(hosts.count(host) for hosts in place.worker_hosts) for host in range(max(1, place.hosts))
+        sum(hosts.count(host) for hosts in topology.worker_hosts) for host in range(max(1, topology.hosts))
     )
     ring = 1 << (max(1024, 2 * sizes.span * copies * max(1, sharing) + 256) - 1).bit_length()
     if policy == "ps":
         ring = min(ring, 1 << 15)
-    programs = _programs(sizes, place, jobs) if scenario.hosts.are_programs else []
-    links = build_links(scenario, place, ring, place.switches + max(programs) + 1 if programs else 0)
-    first_stack = links.state.shape[0] - (place.switches + max(programs) + 1 if programs else 0)
+    programs = _programs(sizes, topology, jobs) if scenario.hosts.are_programs else []
+    links = build_links(scenario, topology, ring, topology.switches + max(programs) + 1 if programs else 0)
+    first_stack = links.state.shape[0] - (topology.switches + max(programs) + 1 if programs else 0)
     if programs:
-        fill_stacks(links, scenario, first_stack, place.switches)
-    add_other_traffic(links, scenario, place)
+        fill_stacks(links, scenario, first_stack, topology.switches)
+    add_other_traffic(links, scenario, topology)
     timers = links.state.shape[0]
-    levels = [1] * place.leaves + [2] * place.uppers
+    levels = [1] * topology.leaves + [2] * topology.uppers
     code = SWITCH_POLICIES["none" if policy in ("ring", "ps") else policy]
     on_ring = policy == "ring"
     helped = max((job.workers for job in jobs if job.takes_over), default=0)
@@ -146,7 +153,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
             scenario.switch.relay,
         ),
         senders=new_senders(sizes.workers, sizes.span),
-        custodians=new_custodians(sizes.custodians, 2 * sizes.span, place.leaves, sizes.width),
+        custodians=new_custodians(sizes.custodians, 2 * sizes.span, topology.leaves, sizes.width),
         jobs=new_records(len(jobs), w.JOB),
         workers=new_records(sizes.workers, w.WORKER),
         pending=np.zeros((sizes.workers, tables.layers.shape[1]), dtype=np.int64),
@@ -157,13 +164,13 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         members=np.zeros(0, dtype=np.int32),
         member_first=np.zeros(0, dtype=np.int64),
         endpoints=new_records(sizes.workers + sizes.custodians, w.ENDPOINT),
-        host_dead=np.zeros(place.hosts, dtype=np.int8),
+        host_dead=np.zeros(topology.hosts, dtype=np.int8),
         held=np.zeros((sizes.workers, 2 * sizes.span, sizes.width), dtype=np.int32),
         ring_seen=np.zeros((sizes.workers if on_ring else 1, sizes.span), dtype=np.int64),
         ring_values=np.zeros(
             (sizes.workers, 2, tables.places if on_ring else 1, sizes.width), dtype=np.int32
         ),
-        deaths=_deaths(scenario, jobs, place),
+        deaths=_deaths(scenario.faults, jobs),
         after=_predecessors(jobs),
         samples=np.zeros((SAMPLES, len(jobs)), dtype=np.int32),
         sample_ns=np.zeros(SAMPLES, dtype=np.int64),
@@ -172,21 +179,21 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         mail=np.zeros((4, 2), dtype=np.int64),
         shares=np.zeros((sizes.workers if helped else 1, helped), dtype=np.uint64),
         stack_of=np.array(
-            [first_stack + place.switches + program for program in programs] or [0], dtype=np.int64
+            [first_stack + topology.switches + program for program in programs] or [0], dtype=np.int64
         ),
         wakes_ns=wake_delays_ns(scenario),
         cores_fs=np.zeros(scenario.hosts.cores, dtype=np.int64),
     )
-    members, member_first = _members(place, len(jobs))
+    members, member_first = _members(topology, len(jobs))
     world = world._replace(members=members, member_first=member_first)
-    setup = Setup(scenario, policy, jobs, models, place, tables, world, room)
+    setup = Setup(scenario, policy, jobs, models, topology, tables, world, room)
     _fill_control(setup, sizes, timers, seed)
     _fill_jobs(setup, sizes)
     set_time(world.queue, int(world.control[w.CLOCK]), 0)
     return setup
 
 
-def _programs(sizes: _Sizes, place: Place, jobs: list[Job]) -> list[int]:
+def _programs(sizes: _Sizes, topology: Topology, jobs: list[ScenarioJob]) -> list[int]:
     """The number of each endpoint's program: a worker's custodian is part of the worker's."""
     programs = list(range(sizes.workers))
     first = 0
@@ -194,7 +201,7 @@ def _programs(sizes: _Sizes, place: Place, jobs: list[Job]) -> list[int]:
     for j, job in enumerate(jobs):
         if sizes.hosted:
             programs += range(first, first + job.workers)
-        for _ in place.custodian_hosts[j]:
+        for _ in topology.custodian_hosts[j]:
             programs.append(more)
             more += 1
         first += job.workers
@@ -202,8 +209,8 @@ def _programs(sizes: _Sizes, place: Place, jobs: list[Job]) -> list[int]:
 
 
 def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
-    control, place, faults = setup.world.control, setup.place, setup.scenario.faults
-    control[w.HOSTS], control[w.LEAVES], control[w.UPPERS] = place.hosts, place.leaves, place.uppers
+    control, topology, faults = setup.world.control, setup.topology, setup.scenario.faults
+    control[w.HOSTS], control[w.LEAVES], control[w.UPPERS] = topology.hosts, topology.leaves, topology.uppers
     control[w.WORKERS], control[w.TIMERS] = sizes.workers, timers
     control[w.CLOCK] = timers + sizes.workers + sizes.custodians
     control[w.COORDINATOR] = control[w.CLOCK] + 1
@@ -218,18 +225,8 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
 
 
-def _deaths(scenario: Scenario, jobs: list[Job], place: Place) -> object:
-    faults = scenario.faults
-    for death in faults.switch_dies:
-        if death.switch >= place.switches:
-            raise SettingError(f"there is no switch {death.switch}", key=("faults", "switch_dies"))
-    for fall in faults.host_dies:
-        if fall.host >= place.hosts:
-            raise SettingError(f"there is no host {fall.host}", key=("faults", "host_dies"))
+def _deaths(faults: Faults, jobs: list[ScenarioJob]) -> object:
     names = [job.name for job in jobs]
-    for loss in faults.custodian_forgets:
-        if loss.job not in names:
-            raise SettingError(f"there is no job {loss.job!r}", key=("faults", "custodian_forgets"))
     rows = [(death.time, w.SWITCH_DIES, death.switch) for death in faults.switch_dies]
     rows += [(death.time, w.HOST_DIES, death.host) for death in faults.host_dies]
     rows += [(loss.time, w.CUSTODIAN_FORGETS, names.index(loss.job)) for loss in faults.custodian_forgets]
@@ -239,7 +236,7 @@ def _deaths(scenario: Scenario, jobs: list[Job], place: Place) -> object:
     return deaths
 
 
-def _predecessors(jobs: list[Job]) -> object:
+def _predecessors(jobs: list[ScenarioJob]) -> object:
     """For each job in turn, the jobs that must have ended before it starts."""
     numbers = {job.name: j for j, job in enumerate(jobs)}
     waiting = {job.name: set(job.after) for job in jobs}
@@ -261,16 +258,16 @@ def _predecessors(jobs: list[Job]) -> object:
     return np.array(flat or [0], dtype=np.int32)
 
 
-def _members(place: Place, jobs: int) -> tuple[object, object]:
-    """Who is below each switch, by job: endpoints under a leaf, leaves under an upper switch."""
+def _members(topology: Topology, jobs: int) -> tuple[object, object]:
+    """What is below each switch, by job: endpoints under a leaf, leaves under an upper switch."""
     members: list[int] = []
     first: list[int] = []
-    for s in range(place.switches):
+    for s in range(topology.switches):
         endpoint = 0
         for j in range(jobs):
             first.append(len(members))
-            leaves = [place.leaf_of_host[host] for host in place.worker_hosts[j]]
-            if s < place.leaves:
+            leaves = [topology.leaf_of_host[host] for host in topology.worker_hosts[j]]
+            if s < topology.leaves:
                 members.extend(endpoint + i for i, leaf in enumerate(leaves) if leaf == s)
             else:
                 members.extend(sorted(set(leaves)))
@@ -280,10 +277,10 @@ def _members(place: Place, jobs: int) -> tuple[object, object]:
 
 
 def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
-    world, place, tables, scenario = setup.world, setup.place, setup.tables, setup.scenario
+    world, topology, tables, scenario = setup.world, setup.topology, setup.tables, setup.scenario
     worker = custodian = 0
     for j, job in enumerate(setup.jobs):
-        leaves = [place.leaf_of_host[host] for host in place.worker_hosts[j]]
+        leaves = [topology.leaf_of_host[host] for host in topology.worker_hosts[j]]
         fan_in = {leaf: leaves.count(leaf) for leaf in leaves}
         record = world.jobs[j]
         record.arrival_ns, record.chunks, record.table = job.arrival, tables.chunks[j], tables.first[j]
@@ -291,7 +288,7 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         record.cut_until = NO_ITERATION
         record.forward_ns = int(tables.layers[j].forward_ns.sum())
         record.backward_ns = int(tables.layers[j].backward_ns.sum())
-        fill_spells(record, job.name, scenario.faults)
+        _fill_spells(record, job.name, scenario.faults)
         record.after_first = sum(len(earlier.after) for earlier in setup.jobs[:j])
         record.after_count = len(job.after)
         record.flows, record.iterations = tables.flows[j], job.iterations
@@ -301,19 +298,30 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         record.layers, record.buckets = len(setup.models[j].layers), tables.bucket_counts[j]
         record.transport = w.RING if setup.policy == "ring" else w.IN_NETWORK
         record.replicate = int(setup.policy == "ps")
-        for s in range(place.switches):
+        for s in range(topology.switches):
             world.switch.jobs[s, j].pool_base = j * sizes.pool
             world.switch.jobs[s, j].pool_size = sizes.pool
-        for rank, host in enumerate(place.worker_hosts[j]):
+        for rank, host in enumerate(topology.worker_hosts[j]):
             _fill_worker(setup, sizes, worker + rank, j, rank, leaves, fan_in)
             world.endpoints[worker + rank] = (host, leaves[rank])
-        keepers = [*(place.worker_hosts[j] if sizes.hosted else []), *place.custodian_hosts[j]]
+        keepers = [*(topology.worker_hosts[j] if sizes.hosted else []), *topology.custodian_hosts[j]]
         for number, host in enumerate(keepers):
             k = custodian + number
             _fill_custodian(setup, k, j, number if sizes.hosted else job.workers + number, fan_in)
-            world.endpoints[sizes.workers + k] = (host, place.leaf_of_host[host])
+            world.endpoints[sizes.workers + k] = (host, topology.leaf_of_host[host])
         worker += job.workers
         custodian += len(keepers)
+
+
+def _fill_spells(record: Any, name: str, faults: Faults) -> None:
+    """The last table for a job counts; lengths are in iterations of pure computation."""
+    compute_ns = int(record.forward_ns + record.backward_ns)
+    for spells in faults.slow_spells:
+        if spells.job == name:
+            record.spell_chance = round(spells.probability * 0x10000)
+            record.spell_num = round(spells.factor * 1_000_000)
+            record.spell_low_ns = round(spells.shortest * compute_ns)
+            record.spell_high_ns = round(spells.longest * compute_ns)
 
 
 def _fill_worker(

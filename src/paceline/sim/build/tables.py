@@ -10,7 +10,7 @@ from paceline.core.priority import PriorityRule
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.sim.engine.world import BUCKET, LAYER, new_records
 from paceline.sim.models import ModelProfile
-from paceline.sim.scenario import Job, Scenario
+from paceline.sim.scenario import Scenario, ScenarioJob
 
 PRIORITY_STEPS = 16
 """How often a job's priority is looked at anew over its life."""
@@ -32,7 +32,7 @@ class Tables:
 
 
 def build_tables(
-    scenario: Scenario, jobs: list[Job], models: list[ModelProfile], rule: PriorityRule
+    scenario: Scenario, jobs: list[ScenarioJob], models: list[ModelProfile], rule: PriorityRule
 ) -> Tables:
     """Cut every model into chunks of one packet each, in the order of release: last layer first."""
     most = max(len(model.layers) for model in models)
@@ -63,7 +63,13 @@ def build_tables(
 
 
 def _fill_priorities(
-    scenario: Scenario, job: Job, compute_ns: int, chunks: int, layers: int, rule: PriorityRule, table: Any
+    scenario: Scenario,
+    job: ScenarioJob,
+    compute_ns: int,
+    chunks: int,
+    layers: int,
+    rule: PriorityRule,
+    table: Any,
 ) -> None:
     packet_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * scenario.network.elements
     comm_s = chunks * packet_bytes * 8 / scenario.network.rate
@@ -76,7 +82,7 @@ def _fill_priorities(
 
 
 def _build_buckets(
-    scenario: Scenario, jobs: list[Job], models: list[ModelProfile], layers: Any
+    scenario: Scenario, jobs: list[ScenarioJob], models: list[ModelProfile], layers: Any
 ) -> tuple[Any, list[int], list[int], int]:
     """Fuse layers in backward order until a bucket is full; a segment for each worker."""
     rows: list[list[tuple[int, int, int, int, int]]] = []

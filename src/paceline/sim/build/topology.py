@@ -10,16 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import JobError
-from paceline.sim.engine.links import DETOURS, FS_PER_NS, LINK, NO_STACK, Links
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.errors import JobError, SettingError
+from paceline.sim.engine.links import (
+    DETOURS,
+    FS_PER_NS,
+    LINK,
+    NO_STACK,
+    STACK_OF_ENDPOINT,
+    UNLIMITED_FS,
+    Links,
+)
 from paceline.sim.engine.world import new_records
-from paceline.sim.scenario import Job, Scenario
+from paceline.sim.scenario import Scenario, ScenarioJob
 
-UNLIMITED_FS = np.iinfo(np.int64).max
+WAKES = 4096
+"""Delays to draw from; a power of two."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Topology:
     """Where everything is: hosts by worker and by custodian, leaf by host."""
 
     hosts: int
@@ -38,7 +48,7 @@ class Place:
         return 2 * self.hosts + 2 * self.leaves * self.uppers
 
 
-def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
+def place_jobs(scenario: Scenario, jobs: list[ScenarioJob], dedicated: int) -> Topology:
     """Put workers and custodians on hosts; `dedicated` custodian hosts for each job."""
     network = scenario.network
     worker_hosts_total = network.hosts or sum(job.workers for job in jobs)
@@ -80,39 +90,49 @@ def place_jobs(scenario: Scenario, jobs: list[Job], dedicated: int) -> Place:
             leaf_of_host.append(leaf_of_host[worker_hosts[-1][c % job.workers]])
         custodian_hosts.append(extra)
     uppers = 0 if star else network.uppers
-    return Place(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
+    return Topology(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
 
 
-def build_links(scenario: Scenario, place: Place, ring: int, stacks: int = 0) -> Links:
+def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int = 0) -> Links:
     """All links with empty rings of `ring` packets; detours too if packets can be struck; then room for stacks."""
     network = scenario.network
     struck = scenario.faults.strikes_packets
-    nodes = place.hosts + place.switches
-    total = place.links + (DETOURS * nodes if struck else 0) + stacks
+    nodes = topology.hosts + topology.switches
+    total = topology.links + (DETOURS * nodes if struck else 0) + stacks
     state = new_records(total, LINK)
-    for host in range(place.hosts):
-        leaf = place.leaf_of_host[host]
+    for host in range(topology.hosts):
+        leaf = topology.leaf_of_host[host]
         _set(state[host], network.rate, network.delay, None, None, leaf, True)
-        _set(state[place.hosts + host], network.rate, network.delay, network.queue, network.ecn, host, False)
-    hosts_per_leaf = max(place.leaf_of_host.count(leaf) for leaf in range(place.leaves))
-    upper_rate = network.upper_rate or network.rate * hosts_per_leaf / max(1, place.uppers)
-    for leaf in range(place.leaves):
-        for upper in range(place.uppers):
-            up = 2 * place.hosts + leaf * place.uppers + upper
-            down = up + place.leaves * place.uppers
-            _set(state[up], upper_rate, network.delay, network.queue, network.ecn, place.leaves + upper, True)
+        _set(
+            state[topology.hosts + host], network.rate, network.delay, network.queue, network.ecn, host, False
+        )
+    hosts_per_leaf = max(topology.leaf_of_host.count(leaf) for leaf in range(topology.leaves))
+    upper_rate = network.upper_rate or network.rate * hosts_per_leaf / max(1, topology.uppers)
+    for leaf in range(topology.leaves):
+        for upper in range(topology.uppers):
+            up = 2 * topology.hosts + leaf * topology.uppers + upper
+            down = up + topology.leaves * topology.uppers
+            _set(
+                state[up],
+                upper_rate,
+                network.delay,
+                network.queue,
+                network.ecn,
+                topology.leaves + upper,
+                True,
+            )
             _set(state[down], upper_rate, network.delay, network.queue, network.ecn, leaf, True)
-    state.burst_fs[: place.links] = network.burst * state.fs_per_byte[: place.links]
+    state.burst_fs[: topology.links] = network.burst * state.fs_per_byte[: topology.links]
     state.detour[:] = -1
     state.stack[:] = NO_STACK
     state.length_max[:] = ring
     if struck:
-        for at in range(place.links):
-            node = state[at].to + (place.hosts if state[at].to_switch else 0)
-            state[at].detour = place.links + DETOURS * node
+        for at in range(topology.links):
+            node = state[at].to + (topology.hosts if state[at].to_switch else 0)
+            state[at].detour = topology.links + DETOURS * node
         for node in range(nodes):
             for d in range(DETOURS):
-                record = state[place.links + DETOURS * node + d]
+                record = state[topology.links + DETOURS * node + d]
                 delay_ns = scenario.faults.reorder_delay * 3**d
                 _set(
                     record,
@@ -120,10 +140,10 @@ def build_links(scenario: Scenario, place: Place, ring: int, stacks: int = 0) ->
                     delay_ns,
                     None,
                     None,
-                    node if node < place.hosts else node - place.hosts,
+                    node if node < topology.hosts else node - topology.hosts,
                     False,
                 )
-                record.to_switch = int(node >= place.hosts)
+                record.to_switch = int(node >= topology.hosts)
                 record.detour = -1
     return Links(
         state,
@@ -142,3 +162,46 @@ def _set(
     link.ecn_fs = UNLIMITED_FS if ecn is None else ecn * link.fs_per_byte
     link.to = to
     link.to_switch = int(to_switch)
+
+
+def add_other_traffic(links: Links, scenario: Scenario, topology: Topology) -> None:
+    """Flows of constant rate on hosts' links."""
+    for flow in scenario.faults.other_traffic:
+        if flow.rate >= scenario.network.rate:
+            raise SettingError(
+                "other traffic must leave some of the link's rate", key=("faults", "other_traffic")
+            )
+        link = links.state[flow.host + (topology.hosts if flow.direction == "to" else 0)]
+        if link.other_num > 0:
+            raise SettingError("one flow a link and direction", key=("faults", "other_traffic"))
+        link.other_num = round(FS_PER_NS * flow.rate / scenario.network.rate)
+        link.other_from_ns, link.other_until_ns = flow.start, flow.end
+
+
+def wake_delays_ns(scenario: Scenario) -> Any:
+    """`WAKES` delays, evenly spread over the distribution; compiled code draws one by its place."""
+    if not scenario.hosts.wake:
+        return np.zeros(1, dtype=np.int64)
+    # Sampled and sorted: NumPy has no inverse of the normal distribution, and a table needs no better one.
+    normal = np.sort(np.random.default_rng(1).standard_normal(64 * WAKES)).reshape(WAKES, 64).mean(axis=1)
+    return np.round(scenario.hosts.wake * np.exp(scenario.hosts.wake_spread * normal)).astype(np.int64)
+
+
+def fill_stacks(links: Links, scenario: Scenario, first: int, switches: int) -> None:
+    """Set up the stacks: those of the switches first, then the others'; and lead the links' packets to them."""
+    model = scenario.hosts
+    packet_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * scenario.network.elements
+    for stack in range(first, links.state.shape[0]):
+        record = links.state[stack]
+        record.queue_fs = record.ecn_fs = UNLIMITED_FS
+        record.packet_fs = model.packet * FS_PER_NS
+        record.detour, record.stack = -1, NO_STACK
+        record.length_max = min(links.time_ns.shape[1], max(1, model.receive_buffer // packet_bytes))
+        record.to_switch = int(stack - first < switches)
+        record.to = stack - first if record.to_switch else 0
+    for at in range(first):
+        record = links.state[at]
+        if record.to_switch == 0:
+            record.stack = STACK_OF_ENDPOINT
+        elif model.software_switch:
+            record.stack = first + record.to

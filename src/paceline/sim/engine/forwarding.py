@@ -3,14 +3,21 @@
 Link numbers: uplink of host h is h, its downlink is H + h; from leaf r to upper switch u is
 2H + rU + u, and back 2H + RU + rU + u. In a star there are no upper switches. All packets of a chunk meet at
 the same upper switch.
+
+Where hosts run programs (a worker with its custodian, a dedicated custodian, a switch), each program has a *stack*: a
+pseudo-link to the same node. A program that has handled everything sleeps. The next packet wakes it, and it runs after
+a delay that is drawn anew; what comes meanwhile waits behind, and is handled in one go, each packet at its cost. So
+packets are handled late, and in batches, as on real hosts. What exceeds the receive buffer is lost. Programs may share
+the few cores of one machine: a program that is woken then waits for the core that is free first, and holds it as long
+as it has packets to handle.
 """
 
 from typing import Any
 
 import numpy as np
 
-from paceline.compile.decorators import compiled_inner
-from paceline.core.bits import mix
+from paceline.compile.decorators import compiled_apart, compiled_inner
+from paceline.core.bits import mix, next_random
 from paceline.core.switch.program import (
     CONSUMED,
     DOWN,
@@ -21,8 +28,18 @@ from paceline.core.switch.program import (
     handle_packet,
 )
 from paceline.core.wire import GRADIENT
-from paceline.sim.engine.links import copy_packet, drop_reference
-from paceline.sim.engine.world import FORWARDED, HOSTS, LEAVES, UPPERS, World, endpoint_of, post
+from paceline.sim.engine.links import FS_PER_NS, STACK_OF_ENDPOINT, copy_packet, drop_reference
+from paceline.sim.engine.world import (
+    FORWARDED,
+    HOSTS,
+    LEAVES,
+    TRAIN_BYTES,
+    TURN_NS,
+    UPPERS,
+    World,
+    endpoint_of,
+    post,
+)
 
 
 @compiled_inner
@@ -98,3 +115,45 @@ def at_switch(world: World, s: int, p: int, to: int, now_ns: int) -> None:
         leaf = packet.rack if verdict == DOWN_ONE and endpoint < 0 else world.endpoints[endpoint].leaf
         link = _link_down(world, leaf, s - leaves)
     post(world, link, p, endpoint)
+
+
+@compiled_apart
+def at_stack(world: World, link: int, p: int, ecn: int, to: int, now_ns: int) -> None:
+    """A packet has arrived at a node by a link: it waits for the program there."""
+    carrier = world.links.state[link]
+    stack = carrier.stack
+    if stack == STACK_OF_ENDPOINT:
+        stack = world.stack_of[to]
+    record = world.links.state[stack]
+    if record.length == 0 and record.busy_fs <= now_ns * FS_PER_NS:
+        place = next_random(world.random, 1) >> np.uint64(40)
+        delay_ns = world.wakes_ns[np.int64(place) % world.wakes_ns.shape[0]]
+        record.busy_fs = (now_ns + delay_ns) * FS_PER_NS
+        if carrier.length > 0:
+            # More follow in the same train, and arrive with it.
+            record.busy_fs += min(
+                max(0, carrier.busy_fs - now_ns * FS_PER_NS), world.control[TRAIN_BYTES] * carrier.fs_per_byte
+            )
+        _take_core(world, record)
+    if world.cores_fs.shape[0] > 0:
+        world.cores_fs[record.core] = max(world.cores_fs[record.core], record.busy_fs) + record.packet_fs
+    if ecn != 0:
+        # Others may hold the same packet, without the mark.
+        q = copy_packet(world.pool, p)
+        world.pool.packets[q].flag |= ecn
+        drop_reference(world.pool, p)
+        p = q
+    post(world, stack, p, to)
+
+
+@compiled_apart
+def _take_core(world: World, stack: Any) -> None:
+    """A program that is woken gets the core that is free first, and begins its turn when it is."""
+    if world.cores_fs.shape[0] > 0:
+        core = 0
+        for other in range(1, world.cores_fs.shape[0]):
+            if world.cores_fs[other] < world.cores_fs[core]:
+                core = other
+        stack.core = core
+        stack.busy_fs = max(stack.busy_fs, world.cores_fs[core])
+    stack.busy_fs += world.control[TURN_NS] * FS_PER_NS

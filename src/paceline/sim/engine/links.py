@@ -13,7 +13,7 @@ Faults strike when a packet arrives: it may be lost, be duplicated, or take a de
 same node with a longer delay, so that others overtake it. The copy of a duplicate takes a detour too.
 
 Where hosts run programs, a packet that has arrived waits in a *stack* until its program runs: another pseudo-link to
-the same node (`stacks.py`).
+the same node (`forwarding.py`).
 """
 
 from typing import Any, NamedTuple
@@ -26,39 +26,37 @@ from paceline.sim.engine.event_queue import NEVER_NS, Queue, set_time
 
 DETOURS = 3
 FS_PER_NS = 1_000_000
+UNLIMITED_FS = np.iinfo(np.int64).max
 _ECN_BIT = 1 << 30
 
+# What every packet touches comes first: two cache lines.
 LINK = np.dtype(
     [
-        ("busy_fs", "i8"),
-        ("fs_per_byte", "i8"),
-        ("delay_ns", "i8"),
-        ("queue_fs", "i8"),
-        ("ecn_fs", "i8"),
-        ("burst_fs", "i8"),
-        ("head", "i8"),
-        ("length", "i8"),
-        ("size_bytes", "i8"),
-        ("packets", "i8"),
-        ("drops", "i8"),
-        ("marks", "i8"),
-        ("other_from_ns", "i8"),
-        ("other_until_ns", "i8"),
-        ("other_num", "i8"),
-        ("to", "i4"),
-        ("to_switch", "i4"),
-        ("detour", "i4"),
-        ("stack", "i4"),
-        ("packet_fs", "i8"),
-        ("length_max", "i8"),
-        ("core", "i4"),
+        ("to", "i4"),  # the host or switch at its end
+        ("to_switch", "i4"),  # 1: a switch
+        ("detour", "i4"),  # the first of its detours; -1: it has none
+        ("stack", "i4"),  # where packets wait for the program at its end; or NO_STACK, or STACK_OF_ENDPOINT
+        ("fs_per_byte", "i8"),  # its rate, as the time of a byte
+        ("packet_fs", "i8"),  # time of a packet, beside that of its bytes
+        ("delay_ns", "i8"),  # from the last byte sent to its arrival
+        ("queue_fs", "i8"),  # a packet behind a longer backlog is dropped
+        ("ecn_fs", "i8"),  # a packet behind a longer backlog is marked
+        ("length_max", "i8"),  # packets it holds at most
+        ("burst_fs", "i8"),  # how much of its idle time it makes up for, as token buckets do
+        ("busy_fs", "i8"),  # when all that was sent will be on the wire
+        ("head", "i8"),  # the oldest packet's place in the ring
+        ("length", "i8"),  # packets on it
+        ("size_bytes", "i8"),  # carried so far
+        ("packets", "i8"),  # carried so far
+        ("other_num", "i8"),  # other traffic, not cut into packets: its share of the rate, in millionths
+        ("other_from_ns", "i8"),  # from when
+        ("other_until_ns", "i8"),  # until when
+        ("drops", "i8"),  # packets dropped so far
+        ("marks", "i8"),  # packets marked so far
+        ("core", "i4"),  # of a stack: the core that its program runs on
     ],
     align=True,
 )
-"""A link. `burst_fs`: how much of its idle time it can make up for, as token buckets do. `other_*`: traffic that is not
-cut into packets. `detour`: the first of its detours, or -1. `stack`: where packets wait for the program at the link's
-end, or `NO_STACK`, or `STACK_OF_ENDPOINT`; `packet_fs`: time of a packet, beside that of its bytes; `length_max`:
-packets it holds; `core`: which core a stack's program runs on."""
 
 NO_STACK = -1
 STACK_OF_ENDPOINT = -2
@@ -69,21 +67,29 @@ record a subtype of the core's for Numba, which then would run what it had compi
 
 
 class Links(NamedTuple):
-    """`state[l]`, and the ring of each link."""
+    """The links, and the packets on each in a ring."""
 
     state: Any
+    """`LINK` records."""
     time_ns: Any
+    """`[link, place]`: when the packet arrives."""
     packet: Any
+    """`[link, place]`: which packet of the pool, and whether it was marked here."""
     to: Any
+    """`[link, place]`: the endpoint it is for; -1: nobody in particular."""
 
 
 class Pool(NamedTuple):
-    """Packets in flight; `stack[:meta[0]]` are the free ones."""
+    """Packets in flight."""
 
     packets: Any
+    """`POOL_PACKET` records."""
     values: Any
+    """`[packet, lane]`: the integers it carries, when values are carried."""
     stack: Any
+    """Numbers of packets; the first `meta[0]` are free."""
     meta: Any
+    """One entry: how many are free."""
 
 
 def new_pool(capacity: int, width: int) -> Pool:

@@ -9,9 +9,8 @@ import numpy as np
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.bits import chance, next_random
 from paceline.sim.engine.event_queue import NEVER_NS, set_time
-from paceline.sim.engine.forwarding import at_switch
+from paceline.sim.engine.forwarding import at_stack, at_switch
 from paceline.sim.engine.links import DETOURS, NO_STACK, copy_packet, dequeue, drop_reference, enqueue
-from paceline.sim.engine.stacks import at_stack
 from paceline.sim.engine.world import (
     CLOCK,
     COORDINATOR,

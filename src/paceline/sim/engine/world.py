@@ -1,4 +1,4 @@
-"""The state of a simulation: plain arrays of records, grouped; nothing here acts.
+"""The state of a simulation: plain arrays of records, grouped.
 
 Endpoints are numbered: workers of all jobs first, then custodians. A packet names endpoints within its job
 (`worker`, `custodian`: ranks first, then dedicated custodians); `endpoint_of` translates.
@@ -19,6 +19,7 @@ from paceline.sim.engine.event_queue import Queue
 from paceline.sim.engine.links import Links, Pool
 
 ABSENT = 0
+"""Not there yet, or gone."""
 FORWARD = 1
 BLOCKED = 2
 """Before the forward pass of a layer whose result has not come yet."""
@@ -32,128 +33,144 @@ MICRO_BACKWARD = 7
 """The backward pass of a micro-batch after which another one comes: its gradient is kept, not sent."""
 ASKING = 8
 """Between two passes, until the job's coordinator has said what comes next."""
-PHASE_NAMES = (
-    "absent", "forward", "blocked", "backward", "draining", "finished", "micro-forward", "micro-backward",
-    "asking",
-)  # fmt: skip
 
 IN_NETWORK = 0
 RING = 1
 
 JOB = np.dtype(
     [
-        ("arrival_ns", "i8"),
-        ("done_ns", "i8"),
-        ("failed_ns", "i8"),
-        ("chunks", "i8"),
-        ("table", "i8"),
-        ("flows", "i8"),
-        ("iterations", "i4"),
-        ("first_worker", "i4"),
-        ("workers", "i4"),
-        ("first_custodian", "i4"),
-        ("custodians", "i4"),
-        ("on_workers", "i4"),
-        ("layers", "i4"),
-        ("buckets", "i4"),
-        ("transport", "i4"),
-        ("replicate", "i4"),
-        ("started", "i4"),
-        ("finished", "i4"),
-        ("wrong", "i8"),
-        ("checked", "i8"),
-        ("forward_ns", "i8"),
-        ("backward_ns", "i8"),
-        ("spell_low_ns", "i8"),
-        ("spell_high_ns", "i8"),
-        ("spell_num", "i8"),
-        ("spell_chance", "i8"),
-        ("micro_batches", "i4"),
-        ("cut_from", "i4"),
-        ("cut_until", "i4"),
-        ("helping", "i4"),
-        ("needed", "i4"),
-        ("started_ns", "i8"),
-        ("after_first", "i4"),
-        ("after_count", "i4"),
+        ("arrival_ns", "i8"),  # when it comes
+        ("started_ns", "i8"),  # when it started
+        ("done_ns", "i8"),  # when it ended; 0: it has not
+        ("failed_ns", "i8"),  # when it failed; 0: it has not
+        ("started", "i4"),  # 1: it has started
+        ("after_first", "i4"),  # the first of its predecessors in `World.after`
+        ("after_count", "i4"),  # how many predecessors it has
+        ("first_worker", "i4"),  # its first worker, of all in the run
+        ("workers", "i4"),  # how many workers it has
+        ("needed", "i4"),  # workers that must finish: those that are not dead
+        ("finished", "i4"),  # workers that have finished
+        ("first_custodian", "i4"),  # its first custodian, of all in the run
+        ("custodians", "i4"),  # dedicated custodians
+        ("on_workers", "i4"),  # 1: its workers' hosts are custodians, too
+        ("transport", "i4"),  # IN_NETWORK or RING
+        ("replicate", "i4"),  # 1: a custodian sends each worker a copy of a result (ps)
+        ("iterations", "i4"),  # how many it does
+        ("layers", "i4"),  # of its model
+        ("chunks", "i8"),  # packets of gradient an iteration and worker
+        ("table", "i8"),  # its first entry in `World.layer_of`
+        ("forward_ns", "i8"),  # forward pass of an iteration, on a worker that is not slow
+        ("backward_ns", "i8"),  # backward pass of an iteration, likewise
+        ("micro_batches", "i4"),  # parts of an iteration that is cut
+        ("cut_from", "i4"),  # the first iteration that is cut
+        ("cut_until", "i4"),  # the first after it that is not
+        ("helping", "i4"),  # 1: workers ask the coordinator after each pass
+        ("spell_low_ns", "i8"),  # shortest slow spell
+        ("spell_high_ns", "i8"),  # longest slow spell
+        ("spell_num", "i8"),  # slowness in a spell, in millionths
+        ("spell_chance", "i8"),  # that a spell begins with an iteration, of 65536
+        ("flows", "i8"),  # ring: packets that a worker sends an iteration
+        ("buckets", "i4"),  # ring: how many it has
+        ("checked", "i8"),  # results compared with the true sum
+        ("wrong", "i8"),  # results that differed
     ],
     align=True,
 )
 
 WORKER = np.dtype(
     [
-        ("due_ns", "i8"),
-        ("first_chunk", "i8"),
-        ("remaining", "i8"),
-        ("done_ns", "i8"),
-        ("blocked_ns", "i8"),
-        ("slow_num", "i8"),
+        ("job", "i4"),  # its job
+        ("rank", "i4"),  # its number within the job
+        ("dead", "i4"),  # 1: its host has died
+        ("phase", "i4"),  # what it does: FORWARD, BLOCKED, ...
+        ("iteration", "i4"),  # the one it computes
+        ("layer", "i4"),  # the one it computes or waits for
+        ("cut", "i4"),  # parts of this iteration; 1: it is not cut
+        ("micro", "i4"),  # micro-batches of its own that it has computed in this iteration
+        ("released", "i4"),  # layers whose gradients may go, in this iteration
+        ("due_ns", "i8"),  # when the pass that it computes ends
+        ("piece_ns", "i8"),  # how long that pass takes on a worker that is not slow
+        ("work_ns", "i8"),  # the same of all passes that it has ended in this iteration
+        ("blocked_ns", "i8"),  # waited for results so far; less the time of its beginning during a wait
+        ("done_ns", "i8"),  # when it finished
+        ("first_chunk", "i8"),  # the first chunk of the iteration whose results it awaits
+        ("remaining", "i8"),  # results of that iteration that have not come, in chunks
+        ("slow_num", "i8"),  # slowness: num / den times as long
         ("slow_den", "i8"),
-        ("jitter_num", "i8"),
-        ("received", "i8"),
-        ("piece_ns", "i8"),
-        ("work_ns", "i8"),
-        ("spell_until_ns", "i8"),
-        ("carries", "u8"),
-        ("helped", "i4"),
-        ("micro", "i4"),
-        ("cut", "i4"),
-        ("hold", "i4"),
-        ("job", "i4"),
-        ("rank", "i4"),
-        ("phase", "i4"),
-        ("layer", "i4"),
-        ("iteration", "i4"),
-        ("released", "i4"),
-        ("send_bucket", "i4"),
-        ("receive_bucket", "i4"),
-        ("dead", "i4"),
+        ("jitter_num", "i8"),  # largest jitter, in millionths of the time
+        ("spell_until_ns", "i8"),  # end of its slow spell
+        ("helped", "i4"),  # 1: its packets hold something else than its own whole contribution
+        ("carries", "u8"),  # ranks whose whole contributions its packets hold, as bits
+        ("hold", "i4"),  # 0: it may send; else why it must not (`sim/help/claims.py`)
+        ("received", "i8"),  # ring: packets from its predecessor, in order, without a gap
+        ("receive_bucket", "i4"),  # ring: the first bucket that is not complete, counted over all iterations
     ],
     align=True,
 )
 
 LAYER = np.dtype(
-    [("forward_ns", "i8"), ("backward_ns", "i8"), ("chunks", "i8"), ("first", "i8")],
+    [
+        ("forward_ns", "i8"),  # on a worker that is not slow
+        ("backward_ns", "i8"),
+        ("chunks", "i8"),  # packets of its gradient
+        ("first", "i8"),  # the place of the first of them in the iteration
+    ],
     align=True,
 )
 BUCKET = np.dtype(
-    [("first", "i8"), ("packets", "i8"), ("place", "i8"), ("layer_low", "i4"), ("layer_high", "i4")],
+    [
+        ("first", "i8"),  # its first flow number in the iteration
+        ("packets", "i8"),  # packets of a segment
+        ("place", "i8"),  # its first place in `World.ring_values`
+        ("layer_low", "i4"),  # the layers that it covers, from
+        ("layer_high", "i4"),  # to, inclusive
+    ],
     align=True,
 )
-"""Ring only: first flow number, packets a segment, first buffer place, and the layers it covers."""
+"""Ring only: layers whose gradients are reduced together."""
 ENDPOINT = np.dtype([("host", "i4"), ("leaf", "i4")], align=True)
+"""Where an endpoint is."""
 HOST_DIES = 0
 SWITCH_DIES = 1
 CUSTODIAN_FORGETS = 2
-DEATH = np.dtype([("time_ns", "i8"), ("kind", "i4"), ("what", "i4")], align=True)
-"""Something dies or forgets: a host, a switch, or the custodians of a job."""
+DEATH = np.dtype(
+    [
+        ("time_ns", "i8"),  # when
+        ("kind", "i4"),  # HOST_DIES, SWITCH_DIES or CUSTODIAN_FORGETS
+        ("what", "i4"),  # the host, the switch, or the job whose custodians forget
+    ],
+    align=True,
+)
 
+# Places in `World.control`: where the run is, and what has been counted ...
 NOW_NS = 0
 EVENTS = 1
-FORWARDED = 2
-DELIVERED = 3
+FORWARDED = 2  # packets, by switches
+DELIVERED = 3  # packets, to endpoints
 LOST = 4
-JOBS_LEFT = 5
-NEXT_SAMPLE_NS = 6
-SAMPLE_EVERY_NS = 7
-SAMPLES = 8
-NEXT_DEATH = 9
-HOSTS = 10
-LEAVES = 11
-UPPERS = 12
-LOSS = 13
-DUPLICATE = 14
-REORDER = 15
-WORKERS = 16
-TIMERS = 17
-CLOCK = 18
-DUPLICATED = 19
-REORDERED = 20
-RING_ACK_EVERY = 21
-JITTER_SEED = 22
-OUT = 23
-MAIL = 24
-COORDINATOR = 25
+DUPLICATED = 5
+REORDERED = 6
+JOBS_LEFT = 7  # that have neither ended nor failed
+NEXT_DEATH = 8  # the next row of `deaths`
+NEXT_SAMPLE_NS = 9
+SAMPLE_EVERY_NS = 10
+SAMPLES = 11  # rows of `samples` in use
+OUT = 12  # rows of `outbox` in use
+MAIL = 13  # rows of `mail` in use
+# ... how large the network is, and where entities of the event queue begin ...
+HOSTS = 14
+LEAVES = 15
+UPPERS = 16
+WORKERS = 17
+TIMERS = 18  # the first endpoint's timer; links come before
+CLOCK = 19  # the run's own clock
+COORDINATOR = 20  # the coordinators' clock
+# ... and settings.
+LOSS = 21  # probabilities, as thresholds of a random word
+DUPLICATE = 22
+REORDER = 23
+RING_ACK_EVERY = 24  # packets a receipt
+JITTER_SEED = 25
 TRAIN_BYTES = 26
 TURN_NS = 27
 CONTROL_SIZE = 28
@@ -167,34 +184,59 @@ class World(NamedTuple):
     """Everything a run reads and writes."""
 
     control: Any
+    """Numbers of the run as a whole; places are named above."""
     random: Any
+    """One random word for faults, one for programs that wake up."""
     queue: Queue
     links: Links
     pool: Pool
+    """Packets in flight."""
     switch: Switch
     senders: Senders
+    """One for each worker."""
     custodians: Custodians
     jobs: Any
+    """`JOB` records."""
     workers: Any
+    """`WORKER` records, those of a job side by side."""
     pending: Any
+    """`[worker, layer]`: chunks of the layer whose results have not come."""
     layers: Any
+    """`[job, layer]`: `LAYER` records."""
     layer_of: Any
+    """The layer of each chunk of an iteration; a job's part begins at its `table`."""
     priorities: Any
+    """`[job, step of its life, layer]`."""
     buckets: Any
+    """`[job, bucket]`: `BUCKET` records."""
     members: Any
+    """What is below each switch: endpoints under a leaf, leaves under an upper switch."""
     member_first: Any
+    """Where the members of a switch and job begin: at `switch * jobs + job`."""
     endpoints: Any
+    """`ENDPOINT` records: workers, then custodians."""
     host_dead: Any
+    """By host: 1 if it has died."""
     held: Any
+    """`[worker, chunk modulo, lane]`: results that a worker keeps for custodians, when values are carried."""
     ring_seen: Any
+    """Ring, `[worker, flow modulo]`: the flow number received there, plus one."""
     ring_values: Any
+    """Ring, `[worker, parity of the iteration, place, lane]`: sums so far, when values are carried."""
     deaths: Any
+    """`DEATH` records in the order of time."""
     after: Any
+    """For each job in turn, the jobs that must have ended before it starts."""
     samples: Any
+    """`[sample, job]`: aggregators held."""
     sample_ns: Any
+    """When each sample was taken."""
     outbox: Any
+    """`[row]`: link, packet, endpoint; what an event sends."""
     left_out: Any
+    """`[job, parity of the iteration]`: ranks that the sums are without, as bits."""
     mail: Any
+    """`[row]`: kind, worker; what workers ask their coordinators."""
     shares: Any
     """`[worker, owner]`: the micro-batches of another of its job that a worker's packets hold."""
     stack_of: Any
@@ -221,16 +263,6 @@ def endpoint_of(world: World, job: int, number: int) -> int:
     record = world.jobs[job]
     dedicated = record.workers if record.on_workers == 0 else 0
     return int(world.control[WORKERS] + record.first_custodian + number - dedicated)
-
-
-@compiled_inner
-def contribution(job: int, rank: int, chunk: int, lane: int) -> int:
-    """What a worker contributes to a chunk: any number that tells workers, chunks and lanes apart."""
-    h = (np.int64(rank) + 1) * 0x2545F491 + (np.int64(job) + 1) * 0x27D4EB2F + lane * 0x165667B1
-    h = (h ^ (np.int64(chunk) * 0x9E3779B1)) & 0x7FFFFFFF
-    h = ((h ^ (h >> 15)) * 0x2C1B3C6D) & 0x7FFFFFFF
-    h = ((h ^ (h >> 13)) * 0x297A2D39) & 0x7FFFFFFF
-    return int(((h ^ (h >> 16)) & 0x1FFFFFF) - 0x1000000)
 
 
 def new_records(shape: Any, dtype: np.dtype[Any]) -> Any:

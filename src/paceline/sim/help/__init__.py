@@ -1,15 +1,11 @@
 """The simulator's driver of `core/help`: what a job's coordinator sees, and what it tells the workers.
 
 coordinator      one a job: events in, the parts below in their order
-helped_job       one job as its coordinator sees it; the log of decisions
-watch            progress for detection, deaths, whether anything moves
+watch            one job as its coordinator sees it: progress for detection, deaths, the log of decisions
 micro_batching   which iterations are cut
-epochs           roles become epochs of the transport
 claims           who gets which micro-batch
-packet_contents  what a worker's packets hold
 passes           what a worker does after each pass
+packets          what packets tell: epochs of roles, bits in the masks of racks, shares
 recovery         deaths
-racks            places in masks, who carries whose bit in several racks
 leave_out        for comparison: sums without the slowest, inexact
-orders           entry points into the compiled hosts
 """

@@ -2,7 +2,7 @@
 
 A helper takes from the owner with most left to do for each of its helpers. Where packets tell shares it takes from one
 owner an iteration: a packet has room for no more. Where bits alone are counted, as with several stragglers, it
-takes from whoever is the furthest behind at the moment, and stragglers that are done with their own take as well. A
+takes from the owner furthest behind at the moment, and stragglers that are done with their own take as well. A
 straggler that would need longer for one more of its own than its helpers for all that is left leaves it to them. A
 dead worker that no helper has room for is adopted: one helper computes all of it, and carries its bit.
 """
@@ -14,10 +14,8 @@ from paceline.core.help.ledger import Claim
 from paceline.core.help.recovery import find_adoptable, find_orphan
 from paceline.core.help.roles import choose_owners
 from paceline.core.help.takeover import Grant, TakeoverPolicy
-from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.racks import Racks
-from paceline.sim.help.watch import Watch
+from paceline.sim.help.watch import HelpedJob, ProgressWatch
 
 RECALLED = 1
 """A worker's `hold`: it has sent, and computes something more before it sends again."""
@@ -31,7 +29,7 @@ class WorkPlan:
 
     iteration: int = -1
     held: Claim | None = None
-    """The micro-batch of somebody's ledger that it works on."""
+    """The micro-batch of a ledger that it works on."""
     following: list[Claim] = field(default_factory=list)
     asked: bool = False
     """Has it asked for what follows?"""
@@ -40,14 +38,14 @@ class WorkPlan:
     ready_ns: int = 0
     """When the answer is with it."""
     owner: int = -1
-    """Whose micro-batches it has taken: one owner's where packets tell shares, and those it adopted as a whole."""
+    """The first owner whose micro-batches it has taken; the only one, where packets tell shares. -1: none."""
     helps: bool = False
     """A straggler that is done with its own, and takes others' as a leader does."""
     stopped: bool = False
     """A straggler that leaves the rest of its own to helpers."""
     adopted: set[int] = field(default_factory=set)
     committed: bool = False
-    """Nobody else can take what it works on any more."""
+    """No other worker can take what it works on any more."""
     gate: int = -1
     """The order that it gets when all leaders are ready for their last backward pass; -1 if it is not."""
     final: bool = False
@@ -58,9 +56,9 @@ class Claims:
     """Those of one job: its ledgers, and what every worker holds and is about to."""
 
     def __init__(
-        self, job: HelpedJob, watch: Watch, cutting: MicroBatching, racks: Racks, policy: TakeoverPolicy
+        self, job: HelpedJob, watch: ProgressWatch, cutting: MicroBatching, policy: TakeoverPolicy
     ) -> None:
-        self._job, self._watch, self._cutting, self._racks = job, watch, cutting, racks
+        self._job, self._watch, self._cutting = job, watch, cutting
         self.policy, self.ledgers = policy, policy.ledgers
         self.plans = [WorkPlan() for _ in range(job.n)]
         self.settled = -1
@@ -69,17 +67,17 @@ class Claims:
         """Do its packets tell shares, or bits alone?"""
 
     def owners(self) -> list[int]:
-        """Whose work others may take."""
+        """The workers whose work others may take."""
         return choose_owners(self._watch.roles(), self._job.dead, self._cutting.policy.pays)
 
     def orphan(self, rank: int) -> int:
-        """A dead worker whose part a straggler must compute, since nobody else will; -1 if there is none."""
+        """A dead worker whose part a straggler must compute, since no other worker will; -1: none."""
         adopted = self.plans[rank].adopted
         coming = any(self.may_come(other) for other in self._job.alive() if other != rank)
         return find_orphan(self.ledgers, rank, self._job.dead, adopted, self.adopter, coming)
 
     def adopter(self, owner: int) -> int:
-        """Who computes all of a dead worker's part alone, and carries its bit; -1 if nobody does."""
+        """The worker that computes all of a dead worker's part alone, and carries its bit; -1: none."""
         for rank in self._job.alive():
             plan = self.plans[rank]
             if plan.iteration == self.ledgers.iteration and owner in plan.adopted:
@@ -137,26 +135,26 @@ class Claims:
         plan, worker = self.plans[rank], self._job.workers[rank]
         if plan.iteration == self.ledgers.iteration and worker.iteration == plan.iteration:
             return plan.final
-        # Before anybody straggled or died, workers did not ask.
+        # Before a worker straggled or died, workers did not ask.
         return int(worker.iteration) >= self.ledgers.iteration + (0 if self._job.sends(rank) else 1)
 
     def counts_bits(self) -> bool:
         """Do packets of this iteration tell no shares, so that a helper may have some of several owners?"""
-        if self._racks.are_spread or self._job.policy == "switchml":
+        if self._job.spans_racks or self._job.policy == "switchml":
             return True
         if self.settled == self.ledgers.iteration:
             return not self.by_shares
         return len(self.ledgers.open) > 1 and not self._job.dead
 
     def drop_extra_owners(self) -> list[int]:
-        """Somebody has died: packets tell shares from now on, of one owner each.
+        """A worker has died: packets tell shares from now on, of one owner each.
 
-        Whoever has some of several owners drops all but the first's, and a straggler all that is not its own. Nothing
+        A helper of several owners drops all but the first's, and a straggler all that is not its own. Nothing
         of this iteration has been sent yet, or bits alone are counted and nothing need be dropped. Gives the stragglers
         that waited at the gate.
         """
         at_gate: list[int] = []
-        if self._racks.are_spread or self.settled == self.ledgers.iteration:
+        if self._job.spans_racks or self.settled == self.ledgers.iteration:
             return at_gate
         for rank in self._job.alive():
             plan = self.plans[rank]
@@ -190,7 +188,7 @@ class Claims:
         return got.claim if isinstance(got, Grant) else None
 
     def take_orphan(self, rank: int, now_ns: int) -> Claim | None:
-        """A straggler that is done with its own computes a dead worker's part, where nobody else will."""
+        """A straggler that is done with its own computes a dead worker's part, where no other worker will."""
         owner = self.orphan(rank)
         got = self.policy.take(rank, owner, now_ns) if owner >= 0 else None
         if not isinstance(got, Grant):
@@ -199,7 +197,7 @@ class Claims:
         return got.claim
 
     def take_own_ahead(self, rank: int, now_ns: int) -> Claim | None:
-        """The straggler's next while it works on another, for nobody else comes before it is done."""
+        """The straggler's next while it works on another: no other worker comes before it is done."""
         got = self.policy.take(rank, rank, now_ns, ready_ns=now_ns)
         return got.claim if isinstance(got, Grant) else None
 
@@ -227,7 +225,7 @@ class Claims:
         return [got.claim]
 
     def _coming(self, rank: int, owners: Collection[int]) -> dict[int, float]:
-        """Who else is sure to ask for micro-batches of these owners, and for how long it has other work before."""
+        """The other workers that are sure to ask for micro-batches of these owners, each with its other work before."""
         coming: dict[int, float] = {}
         for other in self._job.alive():
             plan, worker = self.plans[other], self._job.workers[other]

@@ -1,4 +1,4 @@
-"""The coordinators: one for each job whose `straggler` is not `off`, deciding who helps whom, in plain Python.
+"""The coordinators, in plain Python: one for each job whose `straggler` is not `off`; it decides who helps whom.
 
 The event loop stops when a worker asks something or when a coordinator wanted to be woken, `attend` answers, and the
 loop goes on. Decisions are rare (a few hundred an iteration), so they need not be compiled; what they decide by is the
@@ -22,31 +22,26 @@ from paceline.sim.build.arrays import Setup
 from paceline.sim.engine import world as w
 from paceline.sim.engine.event_queue import set_time
 from paceline.sim.help.claims import Claims
-from paceline.sim.help.epochs import Epochs
-from paceline.sim.help.helped_job import Decision, HelpedJob, Plan
 from paceline.sim.help.leave_out import LeaveOut
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.packet_contents import PacketContents
+from paceline.sim.help.packets import Epochs, PacketContents, Racks
 from paceline.sim.help.passes import Passes
-from paceline.sim.help.racks import Racks
 from paceline.sim.help.recovery import Recovery
-from paceline.sim.help.watch import Watch
-
-__all__ = ["Coordinator", "Coordinators", "Decision"]
+from paceline.sim.help.watch import CallAt, HelpDecision, HelpedJob, ProgressWatch
 
 
 class Coordinator:
     """That of a job with `custody`, `takeover` or `both`."""
 
-    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+    def __init__(self, setup: Setup, j: int, plan: CallAt) -> None:
         self.job = job = HelpedJob(setup, j, plan)
         self._ledgers = Ledgers(round(job.options.lease * job.unit_ns))
         self._policy = TakeoverPolicy(self._ledgers, Paces(typical_ns=job.unit_ns))
-        self.watch = Watch(job, self._given_ns)
+        self.watch = ProgressWatch(job, self._given_ns)
         self._cutting = MicroBatching(setup, job, self.watch, self._ledgers)
-        racks = Racks([setup.place.leaf_of_host[host] for host in setup.place.worker_hosts[j]])
+        racks = Racks(job.racks)
         self._epochs = Epochs(setup, job, self.watch, racks)
-        self.claims = claims = Claims(job, self.watch, self._cutting, racks, self._policy)
+        self.claims = claims = Claims(job, self.watch, self._cutting, self._policy)
         contents = PacketContents(job, claims, racks)
         self._passes = Passes(job, claims, contents, self._cutting)
         self._recovery = Recovery(job, self._cutting, racks, self._epochs, claims, contents, self._passes)
@@ -129,7 +124,7 @@ class Coordinators:
             control = self._world.control
             set_time(self._world.queue, int(control[w.COORDINATOR]), self._due.heap[0][0])
 
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[HelpDecision]:
         """All that was decided, in the order of time."""
         everything = [
             decision for coordinator in self.jobs.values() for decision in coordinator.job.decisions

@@ -1,10 +1,10 @@
 """Two ways to be quick without the slowest, for comparison: the sums are INEXACT, and the job is marked so.
 
-`backup`: an iteration does without the slowest k of its workers (backup workers). `timeout`: who has not begun to
-send so long after the first one is left out (after Trio-ML, whose switch sends partial sums on when a timer runs out;
-there block by block, here for the whole iteration, which is kinder to it).
+`backup`: an iteration does without the slowest k of its workers (backup workers). `timeout`: a worker that has not
+begun to send a given time after the first one is left out (after Trio-ML, whose switch sends partial sums on when a
+timer runs out; there block by block, here for the whole iteration, which is kinder to it).
 
-Who is left out stops computing and contributes zeros: on the wire it is as if the switch filled them in.
+A worker that is left out stops computing and contributes zeros, as if the switch filled them in.
 """
 
 from typing import Any
@@ -13,17 +13,16 @@ import numpy as np
 
 from paceline.sim.build.arrays import Setup
 from paceline.sim.engine import world as w
-from paceline.sim.help.helped_job import HelpedJob, Plan
-from paceline.sim.help.orders import LAST, NOT_LAST, SEND
-from paceline.sim.help.watch import Watch
+from paceline.sim.help.watch import CallAt, HelpedJob, ProgressWatch
+from paceline.sim.hosts.compute import LAST, NOT_LAST, SEND
 
 
 class LeaveOut:
     """The coordinator of a job with `backup` or `timeout`."""
 
-    def __init__(self, setup: Setup, j: int, plan: Plan) -> None:
+    def __init__(self, setup: Setup, j: int, plan: CallAt) -> None:
         self.job = self._job = HelpedJob(setup, j, plan)
-        self._watch = Watch(self._job, self._nothing_given)
+        self._watch = ProgressWatch(self._job, self._nothing_given)
         self._job.record.helping = 1
         self._present: set[int] = set()
         self._running = -1
@@ -33,11 +32,11 @@ class LeaveOut:
         self._watch.end_window(now_ns, self.tick, self)
 
     def died(self, rank: int, now_ns: int) -> None:
-        """Without takeover nobody can stand in for it."""
+        """Without takeover no worker can stand in for it."""
         self._job.fail(now_ns, f"worker {rank} died")
 
     def consider(self, now_ns: int) -> bool:
-        """Nothing to consider: nobody is helped."""
+        """Nothing to consider: there is no help here."""
         return False
 
     def roles_changed(self, now_ns: int) -> None:

@@ -11,14 +11,13 @@ from paceline.core.help.micro_batching import CutPolicy, JobTimes
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.sim.build.arrays import NO_ITERATION, Setup
 from paceline.sim.engine import world as w
-from paceline.sim.help.helped_job import HelpedJob
-from paceline.sim.help.watch import Watch
+from paceline.sim.help.watch import HelpedJob, ProgressWatch
 
 
 class MicroBatching:
     """That of one job."""
 
-    def __init__(self, setup: Setup, job: HelpedJob, watch: Watch, ledgers: Ledgers) -> None:
+    def __init__(self, setup: Setup, job: HelpedJob, watch: ProgressWatch, ledgers: Ledgers) -> None:
         self._job, self._watch, self._ledgers = job, watch, ledgers
         self.policy = CutPolicy(_times_of(setup, job))
         self._changed_at = 0

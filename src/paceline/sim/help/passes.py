@@ -1,4 +1,4 @@
-"""What a worker does next: the answer to each pass that it ends, as long as nobody dies.
+"""What a worker does next: the answer to each pass that it ends, as long as no worker dies.
 
 A leader computes its own micro-batches first, then what it is given of others. It asks for its next one when it begins
 the present one, so it knows after the forward pass whether that is its last: then it commits it, and its gradients
@@ -9,10 +9,10 @@ told to stop. A straggler asks when it is ready, since others could not take wha
 from paceline.core.help.ledger import Claim
 from paceline.sim.engine import world as w
 from paceline.sim.help.claims import Claims
-from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.orders import ANOTHER, LAST, NOT_LAST, SEND
-from paceline.sim.help.packet_contents import PacketContents
+from paceline.sim.help.packets import PacketContents
+from paceline.sim.help.watch import HelpedJob
+from paceline.sim.hosts.compute import ANOTHER, LAST, NOT_LAST, SEND
 
 
 class Passes:
@@ -48,7 +48,7 @@ class Passes:
             (self.owner_micro_batch_done if owns else self.leader_micro_batch_done)(rank, now_ns)
 
     def owner_forward_done(self, rank: int, now_ns: int) -> None:
-        """A straggler half way: the last one that nobody races is committed, and its gradients leave as they come."""
+        """A straggler half way: the last one, if no helper races it, is committed; its gradients leave as they come."""
         plan = self._claims.plan_of(rank)
         assert plan.held is not None
         if not self._claims.ledgers.holds(plan.held):
@@ -80,7 +80,7 @@ class Passes:
             self.owner_asks(rank, now_ns)
 
     def others_are_busy(self, rank: int) -> bool:
-        """Is everyone else's own work going to last for longer than this worker takes for a micro-batch?"""
+        """Will every other worker's own work last for longer than this worker takes for a micro-batch?"""
         iteration, pace_ns = int(self._job.workers[rank].iteration), round(self._claims.policy.paces.of(rank))
         for other in self._job.alive():
             worker = self._job.workers[other]
@@ -94,7 +94,7 @@ class Passes:
         return not self._job.dead
 
     def owner_asks_ahead(self, rank: int, now_ns: int) -> None:
-        """While nobody else could take it: the straggler's next micro-batch, without a wait between the two."""
+        """While no other worker could take it: the straggler's next micro-batch, without a wait between the two."""
         plan = self._claims.plan_of(rank)
         iteration = plan.iteration
         plan.ready_ns = now_ns + 2 * self._job.options.latency
@@ -141,7 +141,7 @@ class Passes:
         self.later(rank, what, now_ns)
 
     def owner_fenced(self, rank: int, iteration: int, now_ns: int) -> None:
-        """Somebody else has committed what this straggler works on: it stops, and sends what it has."""
+        """A helper has committed what this straggler works on: it stops, and sends what it has."""
         plan = self._claims.plans[rank]
         if self.is_over(rank, iteration) or plan.held is None or self._claims.ledgers.holds(plan.held):
             return
@@ -180,7 +180,7 @@ class Passes:
             self.wait_at_gate(rank, LAST if self.commit(rank, now_ns) else SEND, now_ns)
 
     def commit(self, rank: int, now_ns: int) -> bool:
-        """The present micro-batch is the last: it is this worker's. False if somebody else was quicker."""
+        """The present micro-batch is the last: it is this worker's. False if another worker was quicker."""
         plan = self._claims.plans[rank]
         if plan.held is None or plan.committed:
             return True
@@ -200,7 +200,7 @@ class Passes:
             self._job.claims["fenced"] += 1
 
     def _tell_fenced(self, owner: int, iteration: int, now_ns: int) -> None:
-        """A straggler hears that somebody else has committed what it works on; a leader sees when it asks."""
+        """A straggler hears that a helper has committed what it works on; a leader sees when it asks."""
         if owner in self._claims.ledgers.open:
             at_ns = now_ns + self._job.options.latency
             self._job.plan(at_ns, lambda then_ns: self.owner_fenced(owner, iteration, then_ns))
@@ -208,7 +208,7 @@ class Passes:
     def wait_at_gate(self, rank: int, order: int, now_ns: int) -> None:
         """Leaders begin their last backward passes together: their sums then fill side by side in the switch.
 
-        Who is ready first would only wait for results, with its sums in aggregators that cannot be complete.
+        The first to be ready would only wait for results, with its sums in aggregators that cannot be complete.
         """
         self._claims.plans[rank].gate = order
         self.open_gate(now_ns)
@@ -235,7 +235,7 @@ class Passes:
             ready.append(rank)
         for rank in ready:
             if self._claims.adoptable(rank) >= 0:
-                # Whoever was to compute a dead worker's part has come to straggle itself.
+                # The worker that was to compute a dead one's part has come to straggle itself.
                 self.reconsider(rank, now_ns)
                 return
         for rank in ready:

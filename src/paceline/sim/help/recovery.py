@@ -1,10 +1,10 @@
-"""When somebody dies: the others compute its part, now and in every later iteration.
+"""When a worker dies: the others compute its part, now and in every later iteration.
 
 The iteration whose results are incomplete is looked at. What the dead one held or had computed there is free again,
 and its own micro-batches are a ledger without an owner. A new epoch begins: partial sums are void, results stay, and
 whatever has no result yet is sent again. Leaders that still compute take from the ledgers as always. Leaders that
 have sent everything and wait are called back: they hold their packets, compute what is free, and send again with the
-larger share. If a result of every chunk is with somebody, nothing is computed again: it is pulled.
+larger share. If some worker has a result of every chunk, nothing is computed again: it is pulled.
 
 A helper has shares of one owner. An owner that no helper has room for is adopted: one helper computes all that is
 left of it, and carries its bit.
@@ -14,13 +14,11 @@ from paceline.core.help.recovery import choose_carriers
 from paceline.core.help.takeover import Grant
 from paceline.sim.engine import world as w
 from paceline.sim.help.claims import RECALLED, WAITING, Claims, WorkPlan
-from paceline.sim.help.epochs import Epochs
-from paceline.sim.help.helped_job import HelpedJob
 from paceline.sim.help.micro_batching import MicroBatching
-from paceline.sim.help.orders import WAKE, tell_job
-from paceline.sim.help.packet_contents import PacketContents
+from paceline.sim.help.packets import Epochs, PacketContents, Racks
 from paceline.sim.help.passes import Passes
-from paceline.sim.help.racks import Racks
+from paceline.sim.help.watch import HelpedJob
+from paceline.sim.hosts.compute import WAKE, tell_job
 
 
 class Recovery:
@@ -77,8 +75,8 @@ class Recovery:
             self._passes.roles_changed(now_ns)
 
     def redistribute(self, iteration: int, now_ns: int) -> None:
-        """A new epoch, and who waits computes what is free now."""
-        if self._racks.are_spread:
+        """A new epoch, and workers that wait compute what is free now."""
+        if self._job.spans_racks:
             alone = self._racks.choose_carriers(self._job.dead, self._job.alive(), self._epochs.now.ranks)
             if alone:
                 names = ", ".join(map(str, alone))
@@ -89,7 +87,7 @@ class Recovery:
         recalled = [] if complete or iteration != self._claims.ledgers.iteration else self.waiting(end)
         for rank in recalled:
             self._job.workers[rank].hold = RECALLED
-        if self._racks.are_spread:
+        if self._job.spans_racks:
             for rank in self._job.alive():
                 # What is complete is asked for; what was sent before the death must not go out again as it is.
                 if self._job.workers[rank].hold == 0 and not (
@@ -120,7 +118,7 @@ class Recovery:
         contents.carriers = choose_carriers(contents.carriers, self._job.dead, self._job.alive(), ready)
 
     def waiting(self, end: int) -> list[int]:
-        """Those who have sent all of an iteration, lack results of it, and have nothing else to do."""
+        """Workers that have sent all of an iteration, lack results of it, and have nothing else to do."""
         return [
             rank
             for rank in self._job.alive()
@@ -130,7 +128,7 @@ class Recovery:
         ]
 
     def nobody_comes(self) -> bool:
-        """Is there work of the dead that nobody is going to do, and somebody who waits for its result?"""
+        """Is there work of the dead that no worker is going to do, and a worker that waits for its result?"""
         iteration = self._claims.ledgers.iteration
         end = (iteration + 1) * self._job.chunks
         if self._job.unfinished() != iteration or any(
@@ -144,7 +142,7 @@ class Recovery:
         return not busy and not self._contents.is_covered(iteration) and bool(self.waiting(end))
 
     def let_go(self, now_ns: int) -> None:
-        """Those who carry a dead worker's bit may send as soon as its work has been taken."""
+        """A worker that carries a dead one's bit may send as soon as the dead one's work has been taken."""
         for rank in self._job.alive():
             if self._job.workers[rank].hold != WAITING:
                 continue
@@ -180,7 +178,7 @@ class Recovery:
         self._job.plan(now_ns + took_ns + 2 * self._job.options.latency, done)
 
     def free_for(self, rank: int, plan: WorkPlan) -> int:
-        """Whose free micro-batches a recalled worker may compute; -1 if nobody's."""
+        """The owner whose free micro-batches a recalled worker may compute; -1: none."""
         free = [
             owner
             for owner in self._claims.ledgers.open

@@ -1,4 +1,4 @@
-"""Watching a job's workers: progress by windows, who straggles, who is dead, and whether anything moves at all.
+"""One job as its coordinator sees it: its workers, who straggles, who is dead, whether anything moves; decisions, kept.
 
 Progress is what detection wants (`core/help/detect.py`): chunks computed and chunks delivered. A pass that was
 computed counts for as many chunks as its part of the iteration's computation, so a slow worker shows long before it
@@ -7,6 +7,7 @@ others have sent it: a worker that is ready before them has to wait, and is not 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,13 +22,100 @@ from paceline.core.help.detect import (
     new_detection,
 )
 from paceline.core.sender.program import NEVER_NS
+from paceline.sim.build.arrays import Setup
 from paceline.sim.engine import world as w
-from paceline.sim.help.helped_job import HelpedJob
-from paceline.sim.help.orders import STOP
+from paceline.sim.hosts.compute import STOP, tell_job, tell_worker
+
+EVENTS_MAX = 2000
+
+CallAt = Callable[[int, Callable[[int], None]], None]
+"""Has an action called at a time, in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class HelpDecision:
+    """What a coordinator decided, when, about which worker and why."""
+
+    time_s: float
+    job: str
+    kind: str
+    worker: int | None
+    reason: str
+
+
+class HelpedJob:
+    """What all kinds of help have in common."""
+
+    def __init__(self, setup: Setup, j: int, plan: CallAt) -> None:
+        self.world, self.j, self.plan = setup.world, j, plan
+        self.spec, self.record = setup.jobs[j], setup.world.jobs[j]
+        self.options = setup.scenario.straggler
+        self.policy = setup.policy
+        self.first, self.n = int(self.record.first_worker), self.spec.workers
+        self.workers = setup.world.workers[self.first : self.first + self.n]
+        self.senders = setup.world.senders.state[self.first : self.first + self.n]
+        self.compute_ns = int(self.record.forward_ns + self.record.backward_ns)
+        self.unit_ns = self.compute_ns // self.spec.parts
+        """A micro-batch's computation on a worker that is not slow."""
+        self.chunks = int(self.record.chunks)
+        self.racks = [setup.topology.leaf_of_host[host] for host in setup.topology.worker_hosts[j]]
+        self.spans_racks = len(set(self.racks)) > 1
+        self.dead: set[int] = set()
+        self.decisions: list[HelpDecision] = []
+        self.left_unsaid = 0
+        self.claims = {"first": 0, "second": 0, "fenced": 0}
+        self.failure: str | None = None
+        self.left_out = 0
+
+    def say(self, now_ns: int, kind: str, rank: int | None, reason: str) -> None:
+        """Keep a decision with its reason."""
+        if len(self.decisions) < EVENTS_MAX:
+            self.decisions.append(HelpDecision(now_ns * 1e-9, self.spec.name, kind, rank, reason))
+        else:
+            self.left_unsaid += 1
+
+    def tell(self, rank: int, what: int, now_ns: int) -> None:
+        tell_worker(self.world, self.first + rank, what, now_ns)
+
+    def fail(self, now_ns: int, reason: str) -> None:
+        """End the job with a reason that names the workers that are missing."""
+        if self.is_running():
+            self.failure = reason
+            self.say(now_ns, "failure", None, reason)
+            tell_job(self.world, self.j, True, now_ns)
+
+    def is_running(self) -> bool:
+        """Has the job neither ended nor failed?"""
+        return bool(self.record.done_ns == 0 and self.record.failed_ns == 0)
+
+    def alive(self) -> list[int]:
+        return [rank for rank in range(self.n) if rank not in self.dead]
+
+    def iteration_of(self, rank: int) -> int:
+        return int(self.workers[rank].iteration)
+
+    def is_cut(self, rank: int) -> bool:
+        """Is this worker's present iteration cut into micro-batches?"""
+        return bool(self.workers[rank].cut == self.spec.parts)
+
+    def sends(self, rank: int) -> bool:
+        """Has it begun its last backward pass, or ended it?"""
+        return bool(self.workers[rank].phase in (w.BACKWARD, w.DRAINING, w.FINISHED))
+
+    def unfinished(self) -> int:
+        """The first iteration of which some worker lacks results: until then its ledgers are needed."""
+        return min(int(self.senders[rank].oldest) for rank in self.alive()) // self.chunks
+
+    def dead_custodians(self) -> list[int]:
+        """Hosts of dedicated custodians that are dead."""
+        at = int(self.world.control[w.WORKERS] + self.record.first_custodian)
+        at += self.n * int(self.record.on_workers)
+        hosts: Any = self.world.endpoints.host[at : at + int(self.record.custodians)]
+        return [int(host) for host in hosts if self.world.host_dead[host]]
 
 
 class Listener(Protocol):
-    """Who is told what was noticed."""
+    """What a watch tells its coordinator."""
 
     def died(self, rank: int, now_ns: int) -> None:
         """A worker is known to be dead."""
@@ -39,7 +127,7 @@ class Listener(Protocol):
         """Some worker straggles now, or leads again."""
 
 
-class Watch:
+class ProgressWatch:
     """The watch over one job; `given_ns` is what others have taken of each worker's computation."""
 
     def __init__(self, job: HelpedJob, given_ns: Callable[[], Any]) -> None:
@@ -49,7 +137,7 @@ class Watch:
         theta = max(1, round(options.theta * job.chunks))
         self.detection = new_detection(job.n, theta, options.windows, options.clean_iterations)
         self.iteration = 0
-        """The first that somebody has not ended."""
+        """The first iteration that some worker has not ended."""
         self._scratch = np.zeros(job.n, dtype=np.int64)
         self._silent_since: dict[int, int] = {}
         self._judged = np.zeros(job.n, dtype=np.int64)
@@ -111,12 +199,12 @@ class Watch:
         behind = np.maximum(0, senders.oldest.max() - senders.oldest)
         queued = job.world.links.state.length[job.world.endpoints.host[job.first : job.first + job.n]]
         unsent = np.maximum(0, senders.released - senders.next)
-        # What all who have computed as much could not send, they wait to send: for parts of somebody who has not.
+        # What none of the workers ahead could send waits for a worker behind, and is no lag of theirs.
         ahead = (computed >= np.sort(computed)[job.n // 2]) & (workers.hold == 0)
         common = unsent[ahead].min() if ahead.any() else 0
-        # Nor is it a lag of who is the first to be ready: nobody has sent more.
+        # Nor is it a lag of the first worker to be ready: no worker has sent more.
         first = senders.next.max() - senders.next
-        # Who was told to hold its packets is not slow.
+        # A worker that was told to hold its packets is not slow.
         own = np.where(workers.hold != 0, 0, np.maximum(0, np.minimum(unsent - common, first)))
         records = self.detection.workers
         records.computed[:] = computed
@@ -124,7 +212,7 @@ class Watch:
         theta = self.detection.options[0].theta_chunks
         lag = np.maximum(behind, queued)
         for rank in range(job.n):
-            # In help mode nobody is held back by a window, and a lag shows as it is.
+            # In help mode no worker is held back by a window, and a lag shows as it is.
             if unsent[rank] > 0 and workers[rank].hold == 0 and senders[rank].leaders == 0:
                 records[rank].delivered -= coupled_lag(theta, int(lag[rank]), float(window[rank]))
         for rank in job.dead:

@@ -19,13 +19,12 @@ from paceline.sim.engine.world import (
     TIMERS,
     WORKERS,
     World,
-    contribution,
     endpoint_of,
     post,
 )
 from paceline.sim.hosts import ring
 from paceline.sim.hosts.compute import begin_iteration, compute_done, fail_job, layer_progress
-from paceline.sim.hosts.values import check_result, fill_helped
+from paceline.sim.hosts.values import check_result, contribution, fill_helped
 
 
 @compiled_apart

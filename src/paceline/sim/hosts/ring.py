@@ -11,7 +11,8 @@ from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.sender import program as sending
 from paceline.core.wire import ECN, FLUSH, PARTIAL, RECEIPT
 from paceline.sim.engine.links import copy_packet
-from paceline.sim.engine.world import RING_ACK_EVERY, World, contribution, post
+from paceline.sim.engine.world import RING_ACK_EVERY, World, post
+from paceline.sim.hosts.values import contribution
 
 
 @compiled_inner

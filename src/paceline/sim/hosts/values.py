@@ -1,17 +1,28 @@
 """What packets carry when results are checked: integers that tell jobs, workers, micro-batches and lanes apart.
 
-A worker's contribution is the sum over its micro-batches, whoever computes them. A helper's packet holds its own
-contribution and the micro-batches that it took over; a result must be the sum over all workers, each whole.
+A worker's contribution is the sum over its micro-batches, no matter which worker computes them. A helper's packet
+holds its own contribution and the micro-batches that it took over; a result must be the sum over all workers, each
+whole.
 """
 
 import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.bits import bit
-from paceline.sim.engine.world import World, contribution
+from paceline.sim.engine.world import World
 
 _PART_SHIFT = 6
 """Parts are smaller than contributions, so that no sum of them leaves 32 bits."""
+
+
+@compiled_inner
+def contribution(job: int, rank: int, chunk: int, lane: int) -> int:
+    """What a worker contributes to a chunk: any number that tells workers, chunks and lanes apart."""
+    h = (np.int64(rank) + 1) * 0x2545F491 + (np.int64(job) + 1) * 0x27D4EB2F + lane * 0x165667B1
+    h = (h ^ (np.int64(chunk) * 0x9E3779B1)) & 0x7FFFFFFF
+    h = ((h ^ (h >> 15)) * 0x2C1B3C6D) & 0x7FFFFFFF
+    h = ((h ^ (h >> 13)) * 0x297A2D39) & 0x7FFFFFFF
+    return int(((h ^ (h >> 16)) & 0x1FFFFFF) - 0x1000000)
 
 
 @compiled_inner
@@ -33,7 +44,7 @@ def part(job: int, rank: int, m: int, micro_batches: int, chunk: int, lane: int)
 
 @compiled_apart
 def fill_helped(world: World, w: int, p: int) -> None:
-    """The values of a packet of a worker that takes or gives: whole contributions, and shares of others."""
+    """The values of a packet of a worker that helps or is helped: whole contributions, and shares of others."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
     chunk = world.pool.packets[p].chunk
@@ -53,7 +64,7 @@ def fill_helped(world: World, w: int, p: int) -> None:
 def check_result(world: World, w: int, p: int) -> None:
     """Compare a new result with the true sum, and keep it for those whose copy was lost.
 
-    Those whom a policy left out of this iteration are expected to be missing: the job is marked inexact for it.
+    Workers that a policy left out of this iteration are expected to be missing: the job is marked inexact for it.
     """
     packet = world.pool.packets[p]
     worker = world.workers[w]

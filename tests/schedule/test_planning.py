@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.schedule import planning
-from paceline.schedule.contention import Model, Problem
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.policies import Policy, by_name
 from paceline.schedule.policies.bco_plus import BcoPlus
 from paceline.schedule.policies.sjf_bco import SjfBco

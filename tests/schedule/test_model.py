@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from paceline.errors import UserError
 from paceline.schedule import kernels
-from paceline.schedule.contention import Model, Problem, exchange_s, fair, iteration_s, linear, quadratic
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem, exchange_s, fair, iteration_s, linear, quadratic
 from tests.schedule import slow_evaluator
 from tests.schedule.strategies import plans, problems
 

@@ -6,7 +6,6 @@ every sweep.) A node that dies takes no result along: Ray runs its tasks elsewhe
 nothing but itself.
 """
 
-import importlib
 import logging
 import os
 import pickle
@@ -14,8 +13,8 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from paceline.errors import UserError
-from paceline.experiments.sweep.done import sources_hash
+from paceline.errors import UserError, optional_module
+from paceline.experiments.sweep import sources_hash
 
 P = TypeVar("P")
 RETRIES = 3
@@ -28,10 +27,7 @@ def run_on_ray(function: Callable[[P], Any], points: Sequence[P], address: str) 
     """`(number, result)` of every point, in the order in which they are done."""
     # No figures about the use of Ray go anywhere.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise UserError('--ray needs Ray: pip install "paceline[ray]"') from None
+    ray = optional_module("ray", '--ray needs Ray: pip install "paceline[ray]"')
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address)
@@ -64,10 +60,10 @@ def node_task() -> Callable[[bytes, str], tuple[str, Any]]:
         import socket
 
         try:
-            from paceline.experiments.sweep import done as points_done
+            from paceline.experiments import sweep
 
             function, point = pickle.loads(work)
-            if points_done.sources_hash(function) != sources:
+            if sweep.sources_hash(function) != sources:
                 return "other code", (socket.gethostname(), None)
             return "done", function(point)
         except ModuleNotFoundError as error:

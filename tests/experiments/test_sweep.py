@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiments.sweep.done import FILE_NAME, DoneFile, key_of
-from paceline.experiments.sweep.harness import Sweep, run_points
+from paceline.experiments.sweep import FILE_NAME, DoneFile, Sweep, key_of, run_points
 from tests.experiments.counted import Counted, runs, square
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_a_point_of_other_settings_or_other_code_is_not_reused(
     run_points(square, points(marks, 2), "squares", Sweep(1, folder=tmp_path))
     run_points(square, points(marks, 2, factor=2.0), "squares", Sweep(1, folder=tmp_path, resume=True))
     assert runs(marks) == {"0-1.0": 1, "1-1.0": 1, "0-2.0": 1, "1-2.0": 1}
-    monkeypatch.setattr("paceline.experiments.sweep.done.sources_hash", lambda _: "other code")
+    monkeypatch.setattr("paceline.experiments.sweep.sources_hash", lambda _: "other code")
     run_points(square, points(marks, 2), "squares", Sweep(1, folder=tmp_path, resume=True))
     assert runs(marks)["0-1.0"] == 2
 
@@ -87,7 +86,7 @@ def test_a_killed_process_is_told_and_its_neighbours_are_kept(marks: Path, tmp_p
 SWEEP = """
 import sys
 from pathlib import Path
-from paceline.experiments.sweep.harness import Sweep, run_points
+from paceline.experiments.sweep import Sweep, run_points
 from tests.experiments.counted import Counted, square
 if __name__ == "__main__":
     listed = [Counted(n, sys.argv[1], waits_s=0.0 if n < 3 else 60.0) for n in range(5)]

@@ -109,34 +109,51 @@ class JobsT(NamedTuple):
     """The jobs as arrays, for the kernels; times in units (slots, or seconds), gradients in bytes."""
 
     gpus: Ints
+    """How many the job wants."""
     base: Ints
     """Job j's GPUs and servers lie at `base[j] ..` of flat arrays of length `sum(gpus)`."""
     iterations: Floats
+    """How many it does."""
     arrival: Floats
+    """When it comes."""
     priority: Floats
+    """Its weight in the mean completion time."""
     ring_bytes: Floats
+    """What a worker sends an iteration around a ring."""
     net_bytes: Floats
+    """What a worker sends an iteration to a switch that sums."""
     in_network: NDArray[np.bool_]
+    """Does it sum in switches?"""
     reduce: Floats
+    """Time an iteration that workers spend adding, around a ring."""
     compute: Floats
+    """Time an iteration of forward and backward passes."""
 
 
 class ClusterT(NamedTuple):
     """The cluster as arrays."""
 
     first_gpu: Ints
+    """Server s has the GPUs `first_gpu[s] .. first_gpu[s + 1] - 1`."""
     server_of: Ints
+    """The server of each GPU."""
     rack_of: Ints
+    """The rack of each server."""
 
 
 class PriceT(NamedTuple):
     """What the exchange costs: bandwidths in bytes a unit, by contention p."""
 
     spread: Floats
+    """Of a spread job, by p."""
     intra: float
+    """Inside a server."""
     memory: float
+    """What the memory of a switch can turn over, shared by its in-network jobs."""
     overhead: float
+    """Time an iteration for each server that a job uses."""
     slotted: bool
+    """Is time counted in whole slots?"""
 
 
 @dataclass(frozen=True)
@@ -147,7 +164,7 @@ class Problem:
     jobs: tuple[Job, ...]
     model: Model = Model()
     pinned: Mapping[int, Ints] = field(default_factory=dict)
-    """Jobs that run already, by index, and their GPUs: they stay; time 0 is now (see `online.py`)."""
+    """Jobs that run already, by index, and their GPUs: they stay; time 0 is now (see `planning.py`)."""
     ongoing: bool = False
     """One of many plans of an online run: policies should be quick."""
 

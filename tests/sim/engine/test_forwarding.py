@@ -5,8 +5,8 @@ import pytest
 
 from paceline.core.priority import priority
 from paceline.sim.build.arrays import build
+from paceline.sim.build.topology import WAKES, wake_delays_ns
 from paceline.sim.engine.links import NO_STACK
-from paceline.sim.engine.stacks import WAKES, wake_delays_ns
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
 from tests.sim.scenes import facts, job, scene

@@ -15,10 +15,9 @@ import pytest
 from paceline.errors import UserError
 from paceline.experiments.esa import points as esa_points
 from paceline.experiments.esa.points import bdp_slots
+from paceline.experiments.on_ray import node_task
 from paceline.experiments.sjf_bco import points as sjf_bco_points
-from paceline.experiments.sweep.done import FILE_NAME
-from paceline.experiments.sweep.harness import Sweep, run_points
-from paceline.experiments.sweep.on_ray import node_task
+from paceline.experiments.sweep import FILE_NAME, Sweep, run_points
 from paceline.schedule.inputs.generate import PaperSetting
 from paceline.sim.run import warm_up
 
@@ -39,10 +38,10 @@ def cluster() -> Iterator[Any]:
 
 
 ESA = [
-    esa_points.Point("memory", "communication-heavy", 2, bdp_slots(), 4, 0.0, policy, True, (1,), 1.0)
+    esa_points.EsaPoint("memory", "communication-heavy", 2, bdp_slots(), 4, 0.0, policy, True, (1,), 1.0)
     for policy in ("esa", "atp", "ring")
 ]
-SJF_BCO = [sjf_bco_points.Point("share", seed, PaperSetting(servers=10)) for seed in range(3)]
+SJF_BCO = [sjf_bco_points.SjfBcoPoint("share", seed, PaperSetting(servers=10)) for seed in range(3)]
 
 
 def test_a_cluster_gives_the_rows_that_local_processes_give(cluster: Any, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from paceline.cli import app
 from paceline.errors import UserError
 from paceline.launch.store import read_run
 from paceline.report.perfetto import FIRST_SERVER, SWITCH, trace_events
-from paceline.report.run import figures as run_figures
 from paceline.report.run.compare import summary
+from paceline.report.run.page import _rates
 from tests.report.run_scenes import baseline_run, going_run, paceline_run
 
 
@@ -47,7 +47,7 @@ def test_the_switch_knows_process_groups_and_the_report_knows_jobs(runs: tuple[P
     alpha = run.switch_use["alpha"]
     assert (alpha[0].time_s, alpha[0].sums, alpha[-1].fallbacks) == (1.0, 200.0, 27.0)
     assert run.switch_slots == 64
-    rates = run_figures._rates(alpha)
+    rates = _rates(alpha)
     assert set(rates.values()) == {200.0}
     assert len(rates) == len(alpha) - 1
     assert run.job_of("alpha/0") == "alpha"

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline.frames import dataframe
-from paceline.schedule.contention import Floats, Ints, Problem
+from paceline.errors import NEEDS_PANDAS, optional_module
+from paceline.schedule.model import Floats, Ints, Problem
 from paceline.units import format_seconds
 
 Objective = Literal["makespan", "jct"]
@@ -72,7 +72,7 @@ class Schedule:
     problem: Problem
     """Cluster, jobs and model."""
     policy: str
-    """Who decided."""
+    """The policy that decided."""
     placements: tuple[Placement, ...]
     """Where, when and why, in the order of the jobs."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -167,10 +167,11 @@ class Schedule:
 
     def to_dataframe(self) -> Any:
         """One row a job: where and when it runs, how long it takes, and why there; needs pandas."""
-        return dataframe(
+        rows = [
             {"policy": self.policy, **self._row(placement), "jct": float(jct)}
             for placement, jct in zip(self.placements, self.jct_s, strict=True)
-        )
+        ]
+        return optional_module("pandas", NEEDS_PANDAS).DataFrame(rows)
 
     def __repr__(self) -> str:
         """One line: the figures by which schedules are compared."""
