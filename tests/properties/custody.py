@@ -22,7 +22,7 @@ MODES = ("both", "custody", "takeover")
 
 def wild(seed: int, rules: str = "") -> Wild:
     """The run of a seed: everything follows from it."""
-    return Wild(seed, POLICIES[seed % 4], 1 + seed // 4 % 2, MODES[seed // 8 % 3], rules)
+    return Wild(seed, POLICIES[seed % 6], 1 + seed // 6 % 2, MODES[seed // 12 % 3], rules)
 
 
 def outcome(seed: int, check_every: int = 0) -> tuple[int, str, dict[str, int]]:

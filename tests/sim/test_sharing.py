@@ -23,8 +23,8 @@ BOTH_IN_PHASE_S = 8 * (0.3 + 2 * 12.6e6 * 8 / 1e9)
 HORIZON_S = 60.0
 
 
-def _run(seed: int, *changes: str) -> RunResult:
-    return simulate(load_scenario(SCENARIO, changes), "esa", seed=seed, check=True)
+def _run(policy: str, seed: int, *changes: str) -> RunResult:
+    return simulate(load_scenario(SCENARIO, changes), policy, seed=seed, check=True)
 
 
 def _worst_s(result: RunResult) -> float:
@@ -33,19 +33,20 @@ def _worst_s(result: RunResult) -> float:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_two_jobs_collapse_by_the_old_rules_and_not_by_the_new(seed: int) -> None:
-    new = _run(seed)
-    assert new.exact, new.failed
-    assert _worst_s(new) < 1.5 * BOTH_IN_PHASE_S
-    old = _run(seed, *ALONE)
-    assert _worst_s(old) > 5 * _worst_s(new)
-    assert old.switch["pulls_sent"] > 10 * new.switch["pulls_sent"]
+    old = _run("esa", seed, *ALONE)
+    for policy in ("esa", "esa-plus"):
+        new = _run(policy, seed)
+        assert new.exact, new.failed
+        assert _worst_s(new) < 1.2 * BOTH_IN_PHASE_S
+        assert _worst_s(old) > 2 * _worst_s(new)
+        assert old.switch["pulls_sent"] > 10 * new.switch["pulls_sent"]
 
 
 def test_a_job_that_is_alone_again_is_at_full_speed_within_a_second() -> None:
     """Two jobs for two steps, then one of them for eighteen more, beside that one alone from the start."""
     scenario = load_scenario(SCENARIO, ("job.0.iterations=20", "job.1.iterations=2"))
-    shared = simulate(scenario, "esa", seed=1)
-    alone = simulate(scenario.model_copy(update={"job": scenario.job[:1]}), "esa", seed=1)
+    shared = simulate(scenario, "esa-plus", seed=1)
+    alone = simulate(scenario.model_copy(update={"job": scenario.job[:1]}), "esa-plus", seed=1)
     assert alone.makespan_s
     while_shared_s = 2 * 0.1008
     assert _worst_s(shared) < alone.makespan_s + while_shared_s + 1.0

@@ -52,7 +52,7 @@ class Together:
         self.state = new_senders(1, 8).state[0]
         given = {"window": 100.0, "window_min": 4.0, "window_max": 1000.0, "threshold": 0.0, "increase": 5.0}
         given |= {"congestion": TOGETHER, "queue_ns": QUEUE_NS, "target_rise": 1.0, "agreed_chunk": 0}
-        given |= {"room": 1000.0, "round_room": 1000.0}
+        given |= {"room": 1000.0, "round_room": 1000.0, "minds_memory": 1}
         for name, value in {**given, **fields}.items():
             setattr(self.state, name, value)
         self.now_ns = 0
@@ -112,7 +112,8 @@ def test_sums_without_an_aggregator_leave_less_room_while_packets_queue() -> Non
     crowded, idle = Together(), Together()
     for sender in (crowded, idle):
         sender.round(rtt_ns=SHORTEST)
-        sender.round(rtt_ns=2 * SHORTEST if sender is crowded else SHORTEST)
+        for _ in range(2 * congestion.STANDING_RTTS):
+            sender.round(rtt_ns=2 * SHORTEST if sender is crowded else SHORTEST)
         sender.state.round_room = sender.state.room = 40.0
         sender.round(fallen_back=100)
     assert crowded.state.room == 20.0, "at most half of it in a round"
@@ -130,7 +131,7 @@ def test_room_settles_where_as_many_fall_back_as_it_allows() -> None:
         due -= flag != 0
         congestion.on_result(sender.state, header(wire.RESULT, flag=flag, chunk=chunk), True)
         seen.append(float(sender.state.room))
-    assert 8.0 < sum(seen[20_000:]) / 20_000 < 12.0
+    assert 12.0 < sum(seen[20_000:]) / 20_000 < 16.0
 
 
 def test_a_job_uses_more_of_its_window_the_further_it_is_in_a_burst() -> None:

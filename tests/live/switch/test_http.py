@@ -31,7 +31,7 @@ def test_an_admission_says_all_that_an_agent_needs(switch: Running, job: dict[st
     assert len(job["shards"]) == 2
     assert job["slots"] == switch.switch.slots
     assert (job["policy"], job["auth"], job["elements"], job["epoch"], job["pool"]) == (
-        "esa",
+        "esa-plus",
         "header",
         64,
         0,

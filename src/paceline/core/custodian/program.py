@@ -245,11 +245,21 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     copy_in(custodians, k, at, buffer, row, replaces)
     if count_in(custodians, k, at, packet):
         slots = max(1, custodians.state[k].slots)
-        entry.offer = mix(custodians.state[k].job + 1, entry.chunk + 0x10001) % slots
+        entry.offer = _next_index(custodians.state[k].job, entry.index, slots)
         return finish(custodians, k, at, packet, buffer, row)
     if packet.flag & WITH_CUSTODY and packet.level == 1:
         return count_leaders(custodians, k, at, packet, now_ns)
     return NOTHING
+
+
+@compiled_inner
+def _next_index(job: int, index: int, slots: int) -> int:
+    """Another aggregator for a chunk's place in the window: a good third of the way round, by how much says the job.
+
+    All places that moved as often are still in a row, and rows lie far apart: a job does not meet itself. Another job
+    that moves too goes elsewhere.
+    """
+    return int((index + slots * (55 + mix(job, 1) % 35) // 144) % slots)
 
 
 @compiled_inner

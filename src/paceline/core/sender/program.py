@@ -134,10 +134,13 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.failed = 0
     sender.round_end = sender.suspect = 0
     sender.agreed = sender.cut_queue_ns = 0.0
-    sender.room = max(1.0, ROOM_START * sender.slots) if sender.queue_ns > 0.0 else sender.window_max
+    sender.room = max(1.0, ROOM_START * sender.slots) if sender.minds_memory != 0 else sender.window_max
     sender.round_room = sender.room
+    sender.room_threshold = sender.window_max
+    sender.room_clean = 0
     sender.burst_first = sender.burst_length = 0
     sender.queues = 0
+    sender.least_rtts = 0
     sender.idle_ns = NEVER_NS
     sender.agreed_chunk = 0
     sender.target_rise = 1.0
@@ -159,6 +162,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
         flight = senders.flights[i, k]
         flight.chunk = k - sender.span if sender.pool == 0 else k
         flight.state = IDLE
+        flight.wanted = -1
         flight.resends = flight.backoff = 0
         flight.fresh = flight.asks = flight.counted = 0
         if sender.pool == 0:
@@ -210,6 +214,9 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
             flight.chunk = chunk
             flight.resends = flight.backoff = 0
             flight.counted = 0
+            if flight.wanted == chunk and sender.flush != 0:
+                # What the others contributed is with the custodian, and waits for nothing else.
+                packet.flag = FLUSH
             if sender.pool == 0:
                 on_send(sender, chunk, now_ns)
                 sender.next = chunk + 1

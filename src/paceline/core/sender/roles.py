@@ -205,6 +205,9 @@ def handle_pull(senders: Senders, i: int, packet: Any) -> int:
     if resend(senders, i, packet.chunk):
         return POLL
     flight = senders.flights[i, packet.chunk % sender.span]
+    if sender.inquires != 0 and sender.next <= packet.chunk < sender.oldest + sender.span:
+        flight.wanted = packet.chunk
+        return POLL
     if flight.chunk != packet.chunk or flight.state != CREDITED or sender.silent != 0:
         return IGNORE
     if packet.flag & FLUSH:

@@ -77,7 +77,10 @@ SENDER = np.dtype(
         ("agreed_chunk", "i8"),
         ("queue_ns", "f8"),
         ("room", "f8"),
-        ("round_least_ns", "i8"),
+        ("room_threshold", "f8"),
+        ("room_clean", "i8"),
+        ("least_ns", "i8"),
+        ("least_rtts", "i8"),
         ("round_room", "f8"),
         ("queues", "i4"),
         ("burst_first", "i8"),
@@ -123,6 +126,7 @@ SENDER = np.dtype(
         ("parted", "i4"),
         ("in_order", "i4"),
         ("inquires", "i4"),
+        ("minds_memory", "i4"),
     ],
     align=True,
 )
@@ -138,6 +142,7 @@ FLIGHT = np.dtype(
         ("chunk", "i8"),
         ("sent_ns", "i8"),
         ("index", "i8"),
+        ("wanted", "i8"),
         ("resends", "i4"),
         ("backoff", "i4"),
         ("state", "u1"),
@@ -148,7 +153,8 @@ FLIGHT = np.dtype(
     align=True,
 )
 """A chunk in flight. `fresh`: to be sent anew, not flushed; `asks`: a query is to be sent; `counted`: an
-answer said that the contribution is there, and others are waited for."""
+answer said that the contribution is there, and others are waited for; `wanted`: a chunk of this place that a custodian
+pulled before it was sent."""
 
 
 class Senders(NamedTuple):

@@ -53,6 +53,9 @@ POLICIES = {
     "never": POLICY_NEVER,
 }
 
+EARLY = ("esa", "esa-plus", "never", "always-preempt", "coin-flip")
+"""Policies that give an aggregator back as soon as its sum is complete; their custodians ask for what is missing."""
+
 MARGIN = 12
 """`esa-plus`: a holder whose priority is higher by more than this keeps its place, whatever it costs; in steps of
 priority, of which eight are an octave."""

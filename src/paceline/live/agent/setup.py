@@ -6,7 +6,7 @@ from paceline.core.auth import key_words
 from paceline.core.bits import bit
 from paceline.core.sender.congestion import FIXED, QUEUE_NS, TOGETHER
 from paceline.core.sender.program import start
-from paceline.core.switch.memory import POLICIES, POLICY_ATP, POLICY_NONE, POLICY_SWITCHML
+from paceline.core.switch.memory import EARLY, POLICIES, POLICY_SWITCHML
 from paceline.core.wire import HEADER_BYTES
 from paceline.errors import UserError
 from paceline.live.agent.config import AgentConfig
@@ -83,8 +83,7 @@ def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:
     control.pool = int(pool)
     control.all_workers = np.uint64((1 << config.workers) - 1)
     # Under ATP the workers' resends drive everything. With custody they do not: what is counted is not sent again.
-    asks = POLICIES[config.policy] not in (POLICY_ATP, POLICY_NONE, POLICY_SWITCHML)
-    control.reminds = int(asks or (config.policy == "atp" and config.straggler != "off"))
+    control.reminds = int(config.policy in EARLY or (config.policy == "atp" and config.straggler != "off"))
     control.source_shard = control.source_peer = -1
     control.path = BY_CUSTODIANS if config.switch is None else BY_SWITCH
     for worker, (host, port) in enumerate(config.peers):
@@ -114,6 +113,7 @@ def _fill_sender(
     sender.congestion = FIXED if pool else TOGETHER
     sender.in_order = sender.inquires = int(not pool)
     sender.queue_ns = QUEUE_NS
+    sender.minds_memory = int(config.policy in EARLY)
     sender.increase = max(1.0, window / 64)
     sender.window_max, sender.window_min = float(window), min(8.0, float(window))
     sender.rto_min_ns, sender.rto_max_ns = RTO_MIN_NS, RTO_MAX_NS

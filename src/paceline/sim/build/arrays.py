@@ -10,6 +10,7 @@ from paceline.core.custodian.program import new_custodians
 from paceline.core.priority import PriorityRule
 from paceline.core.sender.congestion import CONGESTION, FIXED
 from paceline.core.sender.program import NEVER_NS, new_senders, start
+from paceline.core.switch.memory import EARLY
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.switch.program import new_switches
 from paceline.errors import SettingError
@@ -351,6 +352,7 @@ def _fill_worker(
     sender.inquires = int(transport.recovery == "ask" and not sizes.pool and not ring)
     sender.in_order = int(sender.inquires or (transport.in_order and not sizes.pool and not ring))
     sender.queue_ns = float(transport.queue_target)
+    sender.minds_memory = int(setup.policy in EARLY and transport.queue_target > 0)
     sender.increase = transport.increase or max(1.0, (transport.window or 1) / 64)
     sender.window_max = float(sizes.pool or transport.window or 1)
     sender.window_min = min(float(transport.window_min), sender.window_max)
