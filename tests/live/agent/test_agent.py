@@ -161,7 +161,7 @@ def test_a_switch_that_dies_is_left_and_one_that_comes_back_is_used() -> None:
 
 
 def test_a_switch_that_answers_and_gets_nothing_done_is_told_of_and_left_for_a_while() -> None:
-    with running_switch() as switch, job_of(WORKERS, switch) as job:
+    with running_switch() as switch, job_of(WORKERS, switch, silence_s=20.0) as job:
         seen: list[Any] = []
         for agent in job.agents:
             agent.on_event(seen.append)

@@ -261,3 +261,18 @@ def test_a_job_starts_when_those_before_it_have_ended() -> None:
 def test_an_order_of_jobs_that_cannot_be_is_refused(after: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         simulate(scene(job(name="first", after=after), job(name="second", after=["first"])), "esa")
+
+
+def test_time_never_goes_back() -> None:
+    """A timer that was set to a time in the past runs now, and not then."""
+    network = {"topology": "leaf-spine", "leaves": 2, "ecn": 0, "elements": 1}
+    faults = {"loss": 0.1, "duplicate": 0.01, "reorder": 0.1}
+    small, large = job(size=400, layers=1), job(name="b", workers=6, size=816, layers=1)
+    scenario = scene(small, large, network=network, faults=faults, switch={"slots": 35})
+    setup = build(scenario, "atp", 24, False, priority)
+    latest_ns = events = 0
+    while run(setup.world, 1, setup.room, scenario.horizon) == PAUSED and events < 20_000:
+        assert setup.world.control[w.NOW_NS] >= latest_ns
+        latest_ns = int(setup.world.control[w.NOW_NS])
+        events += 1
+    assert events > 1_000

@@ -76,6 +76,8 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             return STUCK
         if now_ns > horizon_ns:
             return TIMED_OUT
+        # A timer may be set to a time that has passed: it runs now.
+        now_ns = max(now_ns, control[NOW_NS])
         control[NOW_NS] = now_ns
         control[EVENTS] += 1
         if entity == clock:
