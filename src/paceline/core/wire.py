@@ -136,7 +136,7 @@ ERROR_NAMES = (
 )
 _CHUNK_MAX_TOP_BYTE = 0x3F
 _OWNERS_MAX = 64 * 64
-"""A rack and a bit in it: what `owner` names (`shares.py`)."""
+"""A rack and a bit in it: what `owner` names (`bits.place_of`)."""
 
 
 class DecodeError(ValueError):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.core import wire
-from paceline.core.help.shares import ALL_SHARES
+from paceline.core.bits import ALL_SHARES
 from paceline.core.invariants import check_senders
 from paceline.core.sender import program as sending
 from paceline.core.sender.program import (

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.compile.decorators import compiled
-from paceline.core.bits import NO_BITS
-from paceline.core.help.shares import ALL_SHARES, MICRO_BATCHES_MAX, share_bits
+from paceline.core.bits import ALL_SHARES, MICRO_BATCHES_MAX, NO_BITS, share_bits
 
 FREE = 0
 CLAIMED = 1

@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 
 from paceline.compile.decorators import compiled
-from paceline.core.bits import NO_BITS, bit
-from paceline.core.help.shares import owner_bit
+from paceline.core.bits import NO_BITS, bit, owner_bit
 from paceline.core.sender.congestion import on_loss, on_pure_rtt, on_result
 from paceline.core.sender.flights import (
     find_lost,
+    is_overtaken,
     mark_credited,
     mark_lost,
     overtake,
+    sample_rtt,
     start_asking,
     void_credit,
 )
-from paceline.core.sender.rtt import is_overtaken, sample_rtt
 from paceline.core.sender.state import (
     ANSWER_IT,
     CREDITED,

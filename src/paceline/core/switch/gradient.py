@@ -1,6 +1,6 @@
 """What a switch does with a gradient, under all policies but SwitchML's: add, complete, preempt, flush, fall back.
 
-Sums are merged only when they have nothing in common (`shares.py`), and leave as a result, or as a rack's sum, only
+Sums are merged only when they have nothing in common (`bits.meeting`), and leave as a result, or as a rack's sum, only
 when they are full. With custody a full sum of the leaders leaves for its custodian, and who has nobody to wait for
 passes the aggregators by. Ours: what happens to resends at the upper level.
 """
@@ -8,8 +8,7 @@ passes the aggregators by. Ours: what happens to resends at the upper level.
 from typing import Any
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
-from paceline.core.bits import NO_BITS, bit
-from paceline.core.help.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
+from paceline.core.bits import ALL_SHARES, NO_BITS, OTHER_OWNER, OVERLAPPING, bit, meeting
 from paceline.core.switch.memory import (
     EMPTY,
     HELD,

@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.compile.decorators import compiled_inner
-from paceline.core.bits import NO_BITS, add_modulo, mix, next_random, popcount
-from paceline.core.help.shares import ALL_SHARES
+from paceline.core.bits import ALL_SHARES, NO_BITS, add_modulo, mix, next_random, popcount
 from paceline.core.wire import CUSTODY, FLAGS_WITHOUT_FLUSH
 
 POLICY_NONE = 0

@@ -21,8 +21,7 @@ state that all work on in `state.py`.
 from typing import Any
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
-from paceline.core.bits import NO_BITS, bit
-from paceline.core.help.shares import is_sound
+from paceline.core.bits import NO_BITS, bit, is_sound
 from paceline.core.switch.gradient import give_out, gradient
 from paceline.core.switch.memory import EMPTY, FILLING, HELD, POLICY_NONE, POLICY_SWITCHML, free, holds
 from paceline.core.switch.state import (

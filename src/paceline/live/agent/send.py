@@ -12,8 +12,7 @@ from paceline.core.bits import popcount
 from paceline.core.custodian import program as custody
 from paceline.core.custodian.state import Custodians
 from paceline.core.numbers.blocks import write_chunk
-from paceline.core.numbers.layout import INT32
-from paceline.core.numbers.views import i32_at, row_at
+from paceline.core.numbers.layout import INT32, i32_at, row_at
 from paceline.core.sender import program as sending
 from paceline.core.wire import (
     ACK,

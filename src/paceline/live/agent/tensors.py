@@ -5,8 +5,7 @@ from typing import Any
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.custodian import program as custody
 from paceline.core.numbers.blocks import read_chunk
-from paceline.core.numbers.layout import EXPONENTS, INT32, find_place, sendable
-from paceline.core.numbers.views import i32_at, row_at
+from paceline.core.numbers.layout import EXPONENTS, INT32, find_place, i32_at, row_at, sendable
 from paceline.core.sender import program as sending
 from paceline.live.agent.state import (
     DISAGREED,

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.core.help.shares import MICRO_BATCHES_MAX
+from paceline.core.bits import MICRO_BATCHES_MAX
 from paceline.torch.takeover.client import KeeperClient, TakeoverError
 from paceline.torch.takeover.keeper import KeeperServer
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.core import wire
-from paceline.core.custodian import program as custody
-from paceline.core.help.shares import (
+from paceline.core.bits import (
     ALL_SHARES,
     DISJOINT,
     OTHER_OWNER,
@@ -18,6 +17,7 @@ from paceline.core.help.shares import (
     place_of,
     share_bits,
 )
+from paceline.core.custodian import program as custody
 from paceline.core.switch import program as sw
 from paceline.core.switch.memory import FILLING, HELD
 from tests.core.custodian.test_program import Keeper
