@@ -39,10 +39,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests benchmarks
 
 docs: $(STAMP)
-	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md
+	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md docs/switch.md
 	$(BIN)/python -m paceline.core.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
-	$(BIN)/python -m paceline.live.switch.describe docs/switch.md
 
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"

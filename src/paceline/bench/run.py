@@ -128,7 +128,7 @@ def _compile(children: Children, measurement: Measurement) -> None:
     if measurement.expected_path() == HOST or is_on_disk(agent_loop.run):
         return
     print("paceline: compiling the agent, once (a minute or more) ...", file=sys.stderr, flush=True)
-    children.start("compiler", [sys.executable, "-m", "paceline.live.agent.warm"], dict(os.environ))
+    children.start("compiler", [sys.executable, "-m", "paceline.live.agent.setup"], dict(os.environ))
     children.wait("compiler", START_TIMEOUT_S)
 
 

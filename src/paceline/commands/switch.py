@@ -163,8 +163,8 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
 
     from paceline.errors import EXIT_FAILED
     from paceline.live.switch.daemon import LiveSwitch, announce_compilation
-    from paceline.live.switch.events import Events
     from paceline.live.switch.http import ControlPlane
+    from paceline.live.switch.jobs import Events
 
     events = Events(log_json)
     announce_compilation()

@@ -12,8 +12,8 @@ import pytest
 from paceline.core.switch.memory import AGGREGATOR
 from paceline.errors import UserError
 from paceline.live.switch.daemon import LIVE_POLICIES, LiveSwitch, SwitchOptions
-from paceline.live.switch.events import Events
 from paceline.live.switch.http import ControlPlane
+from paceline.live.switch.jobs import Events
 from paceline.live.switch.metrics import samples
 from tests.live.workers import Workers, ask
 

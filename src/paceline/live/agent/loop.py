@@ -21,8 +21,8 @@ from paceline.live.agent.roles import watch_workers
 from paceline.live.agent.send import BATCH, pump
 from paceline.live.agent.state import SEND_BLOCKED, WAITS, Loop
 from paceline.live.agent.tensors import take_tasks
+from paceline.live.net.syscalls import FOREVER_NS, now_ns, wait
 from paceline.live.net.udp import flush, receive
-from paceline.live.net.wait import FOREVER_NS, now_ns, wait
 
 
 @compiled_inner

@@ -19,8 +19,8 @@ from paceline.core.progress import GOOD, LOOK_EVERY_NS, look, rest, slow_ns
 from paceline.core.sender import program as sending
 from paceline.core.sender.program import NEVER_NS
 from paceline.core.wire import LEAVES, PULL
-from paceline.live.agent.outbox import ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent.receive import pull
+from paceline.live.agent.send import ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent.state import (
     BECAUSE_ANSWERS,
     BECAUSE_ASKED,

@@ -28,9 +28,18 @@ from paceline.core.wire import (
     ROLE,
     decode_at,
 )
-from paceline.live.agent.outbox import send_small, shard_of, tell_done
 from paceline.live.agent.roles import COORDINATOR, hear_role, take_report
-from paceline.live.agent.send import acknowledge, ask_own, give_result, make_answer, send_answer, take_partial
+from paceline.live.agent.send import (
+    acknowledge,
+    ask_own,
+    give_result,
+    make_answer,
+    send_answer,
+    send_small,
+    shard_of,
+    take_partial,
+    tell_done,
+)
 from paceline.live.agent.state import (
     ANSWERS,
     BY_SWITCH,

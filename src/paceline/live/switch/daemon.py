@@ -23,13 +23,10 @@ from paceline.core.auth import KEY_BYTES, key_words
 from paceline.core.switch.memory import AGGREGATOR, POLICIES
 from paceline.errors import UserError
 from paceline.live.net import sockets
-from paceline.live.switch.events import Events
-from paceline.live.switch.jobs import POOL_SHARE, Job, Refusal, Registry
+from paceline.live.switch.jobs import POOL_SHARE, Events, Job, Refusal, Registry, Upstream
 from paceline.live.switch.pcap import open_pcap
-from paceline.live.switch.shard import run_shard
+from paceline.live.switch.shard import ShardThread, run_shard
 from paceline.live.switch.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
-from paceline.live.switch.shard_thread import ShardThread
-from paceline.live.switch.upstream import Upstream
 
 LIVE_POLICIES = tuple(name for name in POLICIES if name != "none")
 SLOTS_MIN = 2

@@ -12,7 +12,7 @@ import numpy as np
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.bits import chance, next_random, seed_word, threshold_of
 from paceline.core.wire import HEADER_BYTES, MAX_ELEMENTS
-from paceline.live.net.libc import memcpy
+from paceline.live.net.syscalls import memcpy
 from paceline.live.net.udp import Inbox
 
 HELD = 64

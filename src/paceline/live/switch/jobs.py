@@ -2,25 +2,53 @@
 
 One lock guards the table; the shards' own records are changed by the shards' threads, asked one after another. A job
 that nobody renews, and of which no genuine packet comes, is evicted when its lease is over.
+
+A switch under another asks it (`Upstream`) for every job it admits, so that numbers and keys agree in the whole tree;
+tells it its own addresses for jobs of several racks, and where their workers are; and renews their leases. What happens
+is told to the operator (`Events`).
 """
 
 import hmac
+import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from paceline.core.auth import KEY_BYTES, key_words
-from paceline.live.net.sockets import unpack_address
+from paceline.live.net.sockets import pack_address, resolve, unpack_address
 from paceline.live.switch import shard_state
-from paceline.live.switch.events import Events
+from paceline.live.switch.shard import ShardThread
 from paceline.live.switch.shard_state import RACKS_MAX, WORKERS_MAX, Shard
-from paceline.live.switch.shard_thread import ShardThread
+from paceline.live.switch_client import ControlError, ControlPlane
+
+
+class Events:
+    """A log of events, and of nothing else; safe to use from any thread."""
+
+    def __init__(
+        self, as_json: bool = False, stream: TextIO | None = None, name: str = "paceline switch"
+    ) -> None:
+        self._as_json, self._stream, self._name = as_json, stream, name
+        self._lock = threading.Lock()
+
+    def __call__(self, event: str, text: str, **details: Any) -> None:
+        """Tell `text` to people, `event` and `details` to programs."""
+        if self._as_json:
+            line = json.dumps({"time": round(time.time(), 3), "event": event, "text": text, **details})
+        else:
+            line = f"{self._name}: {text}"
+        with self._lock:
+            print(line, file=self._stream or sys.stderr, flush=True)
+
 
 POOL_SHARE = 4
 """SwitchML: a job that asks for nothing gets the fourth part of the memory."""
+TIMEOUT_S = 5.0
+"""For an answer of the upper switch."""
 
 
 class Refusal(Exception):  # noqa: N818 - an answer to a client, not a failure
@@ -295,3 +323,55 @@ def parse_key(text: str) -> bytes | None:
     except ValueError:
         return None
     return key if len(key) == KEY_BYTES else None
+
+
+class Upstream:
+    """The upper switch at `host:port`."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self.host = resolve(host)
+        self.shards: list[int] = []
+        self._control = ControlPlane(self.host, port, token, TIMEOUT_S)
+
+    def admit(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Admit a job there; remembers where its shards are."""
+        answer = self._ask("POST", "/v1/jobs", request)
+        self.shards = [pack_address(self.host, int(port)) for port in answer["shards"]]
+        return answer
+
+    def bind_rack(self, job: Job, addresses: Sequence[int]) -> None:
+        """Tell where this switch's own shards are."""
+        shown = ["{}:{}".format(*unpack_address(address)) for address in addresses]
+        self._ask("PUT", f"/v1/jobs/{job.number}/racks/{job.rack}", {"addresses": shown}, job)
+
+    def bind_worker(self, job: Job, worker: int, address: int) -> None:
+        """Tell that a worker lives in this rack."""
+        shown = "{}:{}".format(*unpack_address(address))
+        self._ask("PUT", f"/v1/jobs/{job.number}/workers/{worker}", {"address": shown, "rack": job.rack}, job)
+
+    def renew(self, job: Job) -> bool:
+        """Renew a lease; False if the upper switch does not know the job."""
+        try:
+            self._ask("POST", f"/v1/jobs/{job.number}/lease", {}, job)
+        except Refusal as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+        return True
+
+    def leave(self, job: Job) -> None:
+        """The job leaves there too; a neighbour rack may have said so before."""
+        try:
+            self._ask("DELETE", f"/v1/jobs/{job.number}", None, job)
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None, job: Job | None = None
+    ) -> dict[str, Any]:
+        try:
+            return self._control.call(method, path, body, None if job is None else job.key)
+        except ControlError as error:
+            what = "refused" if error.status else "does not answer"
+            raise Refusal(error.status or 503, f"the upper switch {what}: {error.reason}") from None

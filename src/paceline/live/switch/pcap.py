@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.errors import UserError
-from paceline.live.net.libc import address_of, memcpy, write
+from paceline.live.net.syscalls import address_of, memcpy, write
 
 _MAGIC_NANOSECONDS = 0xA1B23C4D
 _LINK_TYPE_RAW = 101

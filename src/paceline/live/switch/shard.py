@@ -5,9 +5,17 @@
 A packet is served if it decodes, its job is admitted, its tag is genuine, it comes from the address that is bound to
 its sender, and it names no worker, custodian or rack that its job has not. Anything else is dropped, counted by
 reason, and never answered. What the verdict of the core means for sockets is in `_send`.
+
+The shard's records belong to its thread alone. Another thread that wants to change them calls `ShardThread.call` with a
+function; the loop leaves the compiled code after the batch at hand, the function runs there, and the loop goes on.
 """
 
-from typing import Any
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,9 +23,8 @@ from paceline.compile.decorators import compiled_apart, compiled_inner, compiled
 from paceline.core.auth import is_genuine, seal
 from paceline.core.switch.program import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
 from paceline.core.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, decode_at, encode_at
-from paceline.live.net.libc import memcpy
+from paceline.live.net.syscalls import FOREVER_NS, close_waiter, memcpy, now_ns, wait, wake
 from paceline.live.net.udp import discard, flush, post, receive, room_for
-from paceline.live.net.wait import FOREVER_NS, now_ns, wait
 from paceline.live.switch import pcap
 from paceline.live.switch.faults import HOLD_NS, copies, is_on, misplace
 from paceline.live.switch.shard_state import (
@@ -40,6 +47,8 @@ from paceline.live.switch.shard_state import (
 NOBODY = np.uint64(0)
 _SEND_TRIES = 10
 _SEND_WAIT_NS = 1_000_000
+CALL_TIMEOUT_S = 10.0
+T = TypeVar("T")
 
 
 @compiled_loop
@@ -250,3 +259,70 @@ def _send_all(shard: Shard) -> None:
             return
         wait(shard.waiter, _SEND_WAIT_NS, True)
     shard.drops[shard.jobs.shape[0] - 1, DROP_NO_ROOM] += discard(shard.outbox)
+
+
+class ShardThread:
+    """One shard at work; `failed` is told if its loop ends by an error."""
+
+    def __init__(self, number: int, shard: Shard, failed: Callable[[int, BaseException], None]) -> None:
+        self.number, self.shard = number, shard
+        self._failed = failed
+        self._wanted: queue.SimpleQueue[tuple[Callable[[Shard], Any], Future[Any]]] = queue.SimpleQueue()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"paceline-shard-{number}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask(self, wanted: Callable[[Shard], T]) -> "Future[T]":
+        """Have the shard's thread run `wanted(shard)`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._stopping:
+                raise RuntimeError("this shard has ended")
+            self._wanted.put((wanted, future))
+            self._interrupt()
+        return future
+
+    def call(self, wanted: Callable[[Shard], T]) -> T:
+        """The same, and wait for its answer."""
+        return self.ask(wanted).result(CALL_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """End the loop after the batch at hand, and wait for its end."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._interrupt()
+        if self._thread.ident is not None:
+            self._thread.join(CALL_TIMEOUT_S)
+        if not self._thread.is_alive():
+            close_waiter(self.shard.waiter)
+
+    def _interrupt(self) -> None:
+        # The mark first: a loop that is not asleep looks at it after each batch.
+        self.shard.cells[0].called = 1
+        wake(self.shard.waiter)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                # Cleared before the queue is emptied: whoever comes later marks it again.
+                self.shard.cells[0].called = 0
+                self._answer()
+                run_shard(self.shard)
+            self._answer()
+        except BaseException as error:
+            self._failed(self.number, error)
+            raise
+
+    def _answer(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                wanted, future = self._wanted.get_nowait()
+                try:
+                    future.set_result(wanted(self.shard))
+                except Exception as error:
+                    future.set_exception(error)

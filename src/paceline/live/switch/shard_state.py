@@ -11,9 +11,8 @@ import numpy as np
 from paceline.core import wire
 from paceline.core.switch import program as switch
 from paceline.core.switch.program import Switch, new_switches
-from paceline.live.net.libc import address_of
+from paceline.live.net.syscalls import Waiter, address_of, new_waiter
 from paceline.live.net.udp import Inbox, Outbox, new_inbox, new_outbox
-from paceline.live.net.wait import Waiter, new_waiter
 from paceline.live.switch.faults import Faults, new_faults
 from paceline.live.switch.pcap import Capture, new_capture
 

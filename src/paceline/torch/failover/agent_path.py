@@ -17,7 +17,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.live.agent.agent import Agent, open_socket
 from paceline.live.agent.config import AgentConfig
-from paceline.live.agent.warm import warm_up
+from paceline.live.agent.setup import warm_up
 from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
 from paceline.torch.rendezvous import StorePrefix
 from paceline.torch.settings import Settings
