@@ -13,7 +13,7 @@ from paceline.core.bits import (
     OTHER_OWNER,
     OVERLAPPING,
     is_sound,
-    meeting,
+    overlap_of,
     place_of,
     share_bits,
 )
@@ -74,7 +74,7 @@ def test_a_worker_is_there_by_its_bit_or_by_shares(fields: dict[str, int], sound
     ],
 )
 def test_what_two_containers_have_in_common(slot: Any, packet: Any, meets: int) -> None:
-    assert meeting(header(**{"owner": 0, "share": 0, **slot}), header(**packet)) == meets
+    assert overlap_of(header(**{"owner": 0, "share": 0, **slot}), header(**packet)) == meets
 
 
 # --- the switch ---------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
 
     from paceline.errors import EXIT_FAILED
     from paceline.live.switch.daemon import LiveSwitch, announce_compilation
-    from paceline.live.switch.http import ControlPlane
+    from paceline.live.switch.http import ControlServer
     from paceline.live.switch.jobs import Events
 
     events = Events(log_json)
@@ -178,7 +178,7 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        control = ControlPlane(running)
+        control = ControlServer(running)
         control.start()
         events(
             "listening",

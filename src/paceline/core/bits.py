@@ -147,7 +147,7 @@ def is_sound(packet: Any) -> bool:
 
 
 @compiled_inner
-def meeting(slot: Any, packet: Any) -> int:
+def overlap_of(slot: Any, packet: Any) -> int:
     """`DISJOINT`, `OVERLAPPING`, or `OTHER_OWNER`: an aggregator has room for one owner's shares."""
     if slot.mask & packet.mask:
         return OVERLAPPING

@@ -12,7 +12,7 @@ import pytest
 from paceline.core.switch.memory import AGGREGATOR
 from paceline.errors import UserError
 from paceline.live.switch.daemon import LIVE_POLICIES, LiveSwitch, SwitchOptions
-from paceline.live.switch.http import ControlPlane
+from paceline.live.switch.http import ControlServer
 from paceline.live.switch.jobs import Events
 from paceline.live.switch.metrics import samples
 from tests.live.workers import Workers, ask
@@ -27,7 +27,7 @@ class Running:
         self.log = io.StringIO()
         settings: dict[str, Any] = {"memory_bytes": 256 * ROW_BYTES, "elements": 64, **options}
         self.switch = LiveSwitch(SwitchOptions(**settings), Events(stream=self.log))
-        self.control = ControlPlane(self.switch)
+        self.control = ControlServer(self.switch)
         self.control.start()
         self.port = self.control.port
 

@@ -65,7 +65,7 @@ from paceline.core.custodian.state import (
     CHUNK_STATES,
     COUNTER_NAMES,
     CUSTODIAN,
-    CUSTODY,
+    CUSTODIAN_CHUNK,
     FINISHED,
     FINISHES,
     KEPT,
@@ -89,6 +89,7 @@ from paceline.core.sender.state import NEVER_NS
 from paceline.core.wire import (
     ANSWER,
     COLLISION,
+    CUSTODY,
     ECN,
     FLUSH,
     NACK,
@@ -98,7 +99,6 @@ from paceline.core.wire import (
     REMINDER,
     clear,
 )
-from paceline.core.wire import CUSTODY as WITH_CUSTODY
 
 __all__ = [
     "ABSENT",
@@ -108,7 +108,7 @@ __all__ = [
     "CHUNK_STATES",
     "COUNTER_NAMES",
     "CUSTODIAN",
-    "CUSTODY",
+    "CUSTODIAN_CHUNK",
     "FINISHED",
     "FINISHES",
     "KEPT",
@@ -244,7 +244,7 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     if replaces:
         if not covers(custodians, k, at, packet):
             custodians.counters[k, OVERLAPS] += 1
-            if packet.flag & WITH_CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
+            if packet.flag & CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
                 return acknowledge(custodians, k, packet) if is_led(custodians, k, at, packet) else NOTHING
             return _pull_rest(custodians, k, at, packet)
         count_nothing(custodians, k, at)
@@ -259,7 +259,7 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
         slots = max(1, custodians.state[k].slots)
         entry.offer = _next_index(custodians.state[k].job, entry.index, slots)
         return finish(custodians, k, at, packet, buffer, row)
-    if packet.flag & WITH_CUSTODY and packet.level == 1:
+    if packet.flag & CUSTODY and packet.level == 1:
         return count_leaders(custodians, k, at, packet, now_ns)
     return NOTHING
 
@@ -285,7 +285,7 @@ def _pull_rest(custodians: Custodians, k: int, at: int, packet: Any) -> int:
     with_shares = packet.share != NO_BITS or custodians.chunks[k, at].owners != 0
     if custodian.pulls == 0 or custodian.fan_in_upper > 1 or with_shares or rest == NO_BITS:
         return NOTHING
-    if packet.flag & WITH_CUSTODY:
+    if packet.flag & CUSTODY:
         return NOTHING
     custodians.counters[k, PULLS_SENT] += 1
     packet.kind = PULL
@@ -321,7 +321,7 @@ def _query(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) ->
         begin_epoch(custodians, k, packet.epoch)
     absent = entry.state == ABSENT or entry.chunk < packet.chunk
     waits = packet.flag & COLLISION or packet.chunk > custodians.state[k].passed
-    if absent and waits and packet.flag & (WITH_CUSTODY | FLUSH) == 0:
+    if absent and waits and packet.flag & (CUSTODY | FLUSH) == 0:
         # Others wait for it in the switch, or it is new: nobody needs to be asked for it.
         packet.kind = NACK
         packet.flag = 0

@@ -35,19 +35,26 @@ ROLE_NAMES = ("leading", "compute straggler", "bandwidth straggler")
 
 WORKER = np.dtype(
     [
-        ("computed", "i8"),
-        ("delivered", "i8"),
-        ("behind_by", "i8"),
-        ("behind_windows", "i4"),
-        ("clean_iterations", "i4"),
-        ("behind_in_iteration", "i4"),
-        ("role", "i4"),
+        ("computed", "i8"),  # chunks whose gradients are computed, since the start of the job
+        ("delivered", "i8"),  # chunks that were delivered since then
+        ("behind_by", "i8"),  # chunks behind the median of the leaders in the last window
+        ("behind_windows", "i4"),  # windows in a row in which it was behind
+        ("clean_iterations", "i4"),  # iterations in a row in which it was not
+        ("behind_in_iteration", "i4"),  # 1: it was behind in some window of the present iteration
+        ("role", "i4"),  # one of `ROLE_NAMES`
     ],
     align=True,
 )
 """What detection keeps of a worker."""
 
-OPTIONS = np.dtype([("theta_chunks", "i8"), ("windows", "i4"), ("clean_iterations", "i4")], align=True)
+OPTIONS = np.dtype(
+    [
+        ("theta_chunks", "i8"),  # a worker is behind by more than so many chunks
+        ("windows", "i4"),  # it straggles after so many windows behind
+        ("clean_iterations", "i4"),  # it leads again after so many iterations without being behind
+    ],
+    align=True,
+)
 
 COUPLED_SHARE = 0.75
 """So much of a window, queued at a host's own port or without the results that others have, counts as theta."""

@@ -59,30 +59,37 @@ WHOLE = 2
 
 LAYOUT = np.dtype(
     [
-        ("numbers", "i8"),
-        ("chunks", "i8"),
-        ("data_chunks", "i8"),
-        ("blocks", "i8"),
-        ("sections", "i8"),
-        ("section_chunks", "i8"),
-        ("block_chunks", "i8"),
-        ("section_blocks", "i8"),
-        ("signature", "i4"),
-        ("mode", "i4"),
-        ("elements", "i4"),
-        ("workers", "i4"),
-        ("lanes", "i4"),
-        ("field_bits", "i4"),
+        ("numbers", "i8"),  # numbers in the tensor
+        ("chunks", "i8"),  # its chunks, those with exponents among them
+        ("data_chunks", "i8"),  # chunks that carry numbers
+        ("blocks", "i8"),  # blocks that share an exponent
+        ("sections", "i8"),  # sections whose exponents travel together; 0: none do
+        ("section_chunks", "i8"),  # data chunks of a section
+        ("block_chunks", "i8"),  # data chunks of a block
+        ("section_blocks", "i8"),  # blocks of a section
+        ("signature", "i4"),  # a hash of size, dtype and operation, which the workers compare
+        ("mode", "i4"),  # one of `MODE_NAMES`
+        ("elements", "i4"),  # lanes of a full chunk
+        ("workers", "i4"),  # how many contribute
+        ("lanes", "i4"),  # lanes of a block's counters in an exponent chunk
+        ("field_bits", "i4"),  # bits of one counter
     ],
     align=True,
 )
-"""The layout of one tensor; `lanes` are those of a block in an exponent chunk."""
+"""The layout of one tensor."""
 
 PLACE = np.dtype(
-    [("chunk", "i8"), ("task", "i8"), ("first", "i8"), ("count", "i4"), ("numbers", "i4"), ("kind", "i4")],
+    [
+        ("chunk", "i8"),  # its number in the stream; -1: none
+        ("task", "i8"),  # the tensor it belongs to
+        ("first", "i8"),  # `EXPONENTS`: the section; `DATA`: the first number
+        ("count", "i4"),  # lanes that it carries
+        ("numbers", "i4"),  # `EXPONENTS`: blocks; else numbers of the tensor
+        ("kind", "i4"),  # `EXPONENTS`, `DATA`, or the `WHOLE` tensor
+    ],
     align=True,
 )
-"""A chunk: `EXPONENTS` of section `first`; `DATA` from number `first` on; the `WHOLE` tensor. `count` lanes."""
+"""What a chunk carries."""
 
 
 @compiled

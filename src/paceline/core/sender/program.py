@@ -59,6 +59,7 @@ from paceline.core.sender.flights import (
 )
 from paceline.core.sender.roles import (
     change_epoch,
+    effective_priority,
     handle_ack,
     handle_nack,
     handle_pull,
@@ -67,7 +68,6 @@ from paceline.core.sender.roles import (
     resend,
     set_share,
     take_role,
-    urgency,
 )
 from paceline.core.sender.state import (
     ANSWER_IT,
@@ -111,6 +111,7 @@ __all__ = [
     "Senders",
     "answer_pull",
     "change_epoch",
+    "effective_priority",
     "handle_ack",
     "handle_nack",
     "handle_pull",
@@ -126,7 +127,6 @@ __all__ = [
     "set_share",
     "start",
     "take_role",
-    "urgency",
 ]
 
 
@@ -199,11 +199,11 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     sender = senders.state[i]
     if sender.failed != 0:
         return False
-    if sender.silent != 0:
-        _poll_silent(senders, i, now_ns)
+    if sender.contributes_nothing != 0:
+        _pass_over(senders, i, now_ns)
     packet.fan_in = sender.fan_in
     if sender.asking == 0 or not _poll_query(senders, i, packet):
-        chunk = -1 if sender.silent != 0 else _next_chunk(senders, i)
+        chunk = -1 if sender.contributes_nothing != 0 else _next_chunk(senders, i)
         if chunk < 0:
             return False
         flight = senders.flights[i, chunk % sender.span]
@@ -301,7 +301,7 @@ def _next_chunk(senders: Senders, i: int) -> int:
 
 
 @compiled_apart
-def _poll_silent(senders: Senders, i: int, now_ns: int) -> None:
+def _pass_over(senders: Senders, i: int, now_ns: int) -> None:
     """Nothing to contribute: new chunks wait for their results without being sent."""
     sender = senders.state[i]
     chunk = _next_chunk(senders, i)

@@ -30,6 +30,9 @@ from paceline.live.agent.setup import build, warm_up
 from paceline.live.agent.state import (
     BY_SWITCH,
     CLOSED,
+    COMMAND_CUSTODIANS,
+    COMMAND_PROBE,
+    COMMAND_SWITCH,
     DISAGREED,
     DONE,
     EXPONENT_UNKNOWN,
@@ -39,9 +42,6 @@ from paceline.live.agent.state import (
     SHARDS_MAX,
     STATE_OFFSET,
     TASK,
-    WISH_CUSTODIANS,
-    WISH_PROBE,
-    WISH_SWITCH,
 )
 from paceline.live.agent.tensors import sleep_while
 from paceline.live.net.sockets import open_socket as open_data_socket
@@ -260,21 +260,21 @@ class Agent:
         address = resolve(host)
         self._loop.switch[: len(ports)] = [pack_address(address, port) for port in ports]
         self._control.shards = len(ports)
-        self._wish(WISH_SWITCH)
+        self._command(COMMAND_SWITCH)
 
     def without_switch(self, reason: str = "asked to") -> None:
         """Use custodians only, until `use_switch`."""
         log.info("%s: without the switch: %s", self._name, reason)
-        self._wish(WISH_CUSTODIANS)
+        self._command(COMMAND_CUSTODIANS)
 
     def suspect_switch(self, reason: str = "") -> None:
         """The control plane does not answer: ask the data plane at once whether it is alive."""
         log.info("%s: is the switch there? %s", self._name, reason)
-        self._wish(WISH_PROBE)
+        self._command(COMMAND_PROBE)
 
-    def _wish(self, wish: int) -> None:
+    def _command(self, command: int) -> None:
         if not self._closed:
-            self._control.wish = int(self._control.wish) | wish
+            self._control.command = int(self._control.command) | command
             wake(self._loop.waiter)
 
     # --- what the user sees ----------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def pump(loop: Loop, now_ns: int) -> int:
         task = loop.tasks[slot]
         layout = loop.layouts[slot]
         packet.count = place.count
-        packet.priority = sending.urgency(packet, task.priority)
+        packet.priority = sending.effective_priority(packet, task.priority)
         payload = loop.outbox.cells[0].buffer + start + HEADER_BYTES
         exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
         write_chunk(layout, place, task.address, task.number_kind, exponents, payload)

@@ -31,17 +31,17 @@ Array = npt.NDArray[Any]
 
 STATE = np.dtype(
     [
-        ("words_address", np.int64),
-        ("fds_address", np.int64),
-        ("times_address", np.int64),
-        ("timeout_ns", np.int64),
-        ("rank", np.int64),
-        ("ranks", np.int64),
-        ("spins", np.int64),
-        ("turn", np.int64),
-        ("set", np.int64),
-        ("elements", np.int64),
-        ("form", np.int64),
+        ("words_address", np.int64),  # address of the words that ranks share
+        ("fds_address", np.int64),  # address of the records for `poll`
+        ("times_address", np.int64),  # address of the records for clocks and time-outs
+        ("timeout_ns", np.int64),  # how long a rank waits for the others
+        ("rank", np.int64),  # this rank's number on the host
+        ("ranks", np.int64),  # ranks on the host
+        ("spins", np.int64),  # looks at a word before the rank sleeps
+        ("turn", np.int64),  # the last barrier that it has reached
+        ("set", np.int64),  # the buffers to use next, of two
+        ("elements", np.int64),  # numbers of its tensor
+        ("form", np.int64),  # dtype and operation; all ranks must agree on these and on `elements`
     ]
 )
 """A rank's side of a channel: where things are, the last barrier it has reached, the buffers to use next, and the

@@ -95,7 +95,14 @@ _WAKE = 1
 
 POLLFD = np.dtype([("fd", "i4"), ("events", "i2"), ("revents", "i2")], align=True)
 CELLS = np.dtype(
-    [("polls", "i8"), ("timeout", "i8"), ("clock", "i8"), ("event", "i8"), ("fd", "i4"), ("wake_fd", "i4")],
+    [
+        ("polls", "i8"),  # address of `polls`
+        ("timeout", "i8"),  # address of `timeout`
+        ("clock", "i8"),  # address of `clock`
+        ("event", "i8"),  # address of `event`
+        ("fd", "i4"),  # the socket that is waited for
+        ("wake_fd", "i4"),  # the eventfd that wakes the loop; -1: given back
+    ],
     align=True,
 )
 

@@ -69,29 +69,35 @@ SOCKADDR = np.dtype([("family", "u2"), ("port", "u2"), ("host", "u4"), ("zero", 
 CMSG = np.dtype(
     [("length", "u8"), ("level", "i4"), ("kind", "i4"), ("value", "u4"), ("pad", "u4"), ("more", "u1", 40)]
 )
-SEGMENT = np.dtype([("start", "i8"), ("length", "i8"), ("source", "u8")])
+SEGMENT = np.dtype(
+    [
+        ("start", "i8"),  # where in the inbox the packet begins
+        ("length", "i8"),  # its bytes
+        ("source", "u8"),  # the sender's address, as `sockets.pack_address`
+    ]
+)
 TRAIN = np.dtype(
     [
-        ("destination", "u8"),
-        ("bytes", "i8"),
-        ("length", "i8"),
-        ("count", "i8"),
-        ("pieces", "i8"),
-        ("ended", "i8"),
+        ("destination", "u8"),  # the address it goes to, as `sockets.pack_address`
+        ("bytes", "i8"),  # all its bytes
+        ("length", "i8"),  # bytes of each packet but the last
+        ("count", "i8"),  # packets in it
+        ("pieces", "i8"),  # pieces of the outbox that it is made of
+        ("ended", "i8"),  # 1: a shorter packet has ended it
     ]
 )
 CELLS = np.dtype(
     [
-        ("headers", "i8"),
-        ("buffer", "i8"),
-        ("used", "i8"),
-        ("trains", "i8"),
-        ("flushed", "i8"),
-        ("calls", "i8"),
-        ("packets", "i8"),
-        ("bytes", "i8"),
-        ("errors", "i8"),
-        ("last_error", "i8"),
+        ("headers", "i8"),  # address of the kernel's records
+        ("buffer", "i8"),  # address of the data
+        ("used", "i8"),  # bytes of the outbox in use
+        ("trains", "i8"),  # trains in the outbox
+        ("flushed", "i8"),  # of these, how many have been sent
+        ("calls", "i8"),  # system calls so far
+        ("packets", "i8"),  # packets so far
+        ("bytes", "i8"),  # bytes so far
+        ("errors", "i8"),  # calls that failed for good
+        ("last_error", "i8"),  # `errno` of the last of them
     ]
 )
 assert (MMSGHDR.itemsize, IOVEC.itemsize, SOCKADDR.itemsize, CMSG.itemsize) == (64, 16, 16, CONTROL_BYTES)

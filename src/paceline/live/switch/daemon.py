@@ -23,7 +23,7 @@ from paceline.core.auth import KEY_BYTES, key_words
 from paceline.core.switch.memory import AGGREGATOR, POLICIES
 from paceline.errors import UserError
 from paceline.live.net import sockets
-from paceline.live.switch.jobs import POOL_SHARE, Events, Job, Refusal, Registry, Upstream
+from paceline.live.switch.jobs import POOL_SHARE, AdmittedJob, Events, Refusal, Registry, Upstream
 from paceline.live.switch.pcap import open_pcap
 from paceline.live.switch.shard import ShardThread, run_shard
 from paceline.live.switch.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
@@ -137,7 +137,7 @@ class LiveSwitch:
 
     # --- what the control plane asks for --------------------------------------------------------------------
 
-    def admit(self, name: str, workers: int, **wanted: Any) -> Job:
+    def admit(self, name: str, workers: int, **wanted: Any) -> AdmittedJob:
         """Admit a job here, and at the upper switch first where there is one."""
         if wanted.get("racks", 1) > 1 and self.upstream is None and not self.options.upper:
             raise Refusal(409, "a job of several racks needs a switch with --upstream, or an upper one")
@@ -160,20 +160,20 @@ class LiveSwitch:
             self.upstream.bind_rack(job, [sockets.pack_address(host, port) for port in self.ports])
         return job
 
-    def bind_worker(self, job: Job, worker: int, address: int, rack: int = 0) -> None:
+    def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """Bind a worker's address, and tell the upper switch in which rack it lives."""
         self.registry.bind_worker(job, worker, address, rack or job.rack)
         if self.upstream is not None and job.racks > 1:
             self.upstream.bind_worker(job, worker, address)
 
-    def leave(self, job: Job) -> int:
+    def leave(self, job: AdmittedJob) -> int:
         """The job leaves. A job of several racks leaves the upper switch when its lease there is over."""
         freed = self.registry.leave(job)
         if self.upstream is not None and job.racks == 1:
             self.upstream.leave(job)
         return freed
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: AdmittedJob) -> dict[str, Any]:
         """What an agent must know of its admission."""
         options = self.options
         return {
@@ -236,7 +236,7 @@ class LiveSwitch:
                     for job in self.registry.jobs():
                         self._try(self._renew_above, job)
 
-    def _renew_above(self, job: Job) -> None:
+    def _renew_above(self, job: AdmittedJob) -> None:
         assert self.upstream is not None
         if self.upstream.renew(job):
             return
@@ -261,7 +261,7 @@ class LiveSwitch:
                 self.upstream.bind_worker(job, worker, address)
         self.events("upstream", f"job {job.number} was admitted again at the upper switch", job=job.number)
 
-    def _try(self, wanted: Callable[[Job], Any], job: Job) -> None:
+    def _try(self, wanted: Callable[[AdmittedJob], Any], job: AdmittedJob) -> None:
         try:
             wanted(job)
         except Refusal as refusal:

@@ -15,7 +15,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.live.net.sockets import pack_address
 from paceline.live.switch.daemon import LiveSwitch
-from paceline.live.switch.jobs import Job, Refusal, parse_key
+from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
 from paceline.live.switch.metrics import metrics_text
 
 BODY_BYTES_MAX = 65_536
@@ -23,7 +23,7 @@ NAME_CHARACTERS_MAX = 200
 START_TIMEOUT_S = 20.0
 
 
-class ControlPlane:
+class ControlServer:
     """An HTTP server for a switch; `port` is where it listens."""
 
     def __init__(self, switch: LiveSwitch) -> None:
@@ -245,7 +245,7 @@ class Handlers:
             return 503, {"status": "draining"}
         return 200, {"status": "ok"}
 
-    def _job(self, call: Call) -> Job:
+    def _job(self, call: Call) -> AdmittedJob:
         return self._switch.registry.find(int(call.path["job"]), call.headers.get("x-paceline-key"))
 
     def _check_token(self, call: Call) -> None:

@@ -60,7 +60,7 @@ class Refusal(Exception):  # noqa: N818 - an answer to a client, not a failure
 
 
 @dataclass
-class Job:
+class AdmittedJob:
     """A job as the control plane knows it."""
 
     number: int
@@ -100,7 +100,7 @@ class Registry:
 
     def __init__(self, threads: Sequence[ShardThread], slots: int, limits: Limits, events: Events) -> None:
         self._threads, self._slots, self._limits, self._events = list(threads), slots, limits, events
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, AdmittedJob] = {}
         self._next = 0
         self.lock = threading.RLock()
         self.draining = False
@@ -108,12 +108,12 @@ class Registry:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[AdmittedJob]:
         """A copy of the table, by number."""
         with self.lock:
             return [self._jobs[number] for number in sorted(self._jobs)]
 
-    def find(self, number: int, key: str | None) -> Job:
+    def find(self, number: int, key: str | None) -> AdmittedJob:
         """The job with this number, for who shows its key; the same answer for a wrong key as for no job."""
         with self.lock:
             job = self._jobs.get(number)
@@ -139,7 +139,7 @@ class Registry:
         epoch: int = 0,
         slots: int = 0,
         pool: int = 0,
-    ) -> Job:
+    ) -> AdmittedJob:
         """A new job, or (with number and key) the one that it was before a restart; asking twice changes nothing.
 
         `slots` and `pool` are what the upper switch has for it: no more is of use here.
@@ -163,7 +163,7 @@ class Registry:
             _check("job", number, 0, self._limits.jobs_max - 1)
             base, size = self._pool(pool or slots_max)
             most = min(cap for cap in (slots_max, self._limits.slots_max, self._slots) if cap > 0)
-            job = Job(
+            job = AdmittedJob(
                 number,
                 name,
                 key or secrets.token_bytes(KEY_BYTES),
@@ -195,7 +195,7 @@ class Registry:
         )
         return job
 
-    def bind_worker(self, job: Job, worker: int, address: int, rack: int = 0) -> None:
+    def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """From now on the worker's packets come from this address, and those for it go there."""
         _check("worker", worker, 0, job.workers - 1)
         _check("rack", rack, 0, job.racks - 1)
@@ -222,7 +222,7 @@ class Registry:
             address=f"{host}:{port}",
         )
 
-    def bind_rack(self, job: Job, rack: int, addresses: Sequence[int]) -> None:
+    def bind_rack(self, job: AdmittedJob, rack: int, addresses: Sequence[int]) -> None:
         """The rack switch `rack` of the job has these addresses, one a shard."""
         _check("rack", rack, 0, job.racks - 1)
         _check("number of addresses", len(addresses), 1, shard_state.SHARDS_MAX)
@@ -237,11 +237,11 @@ class Registry:
             job.renewed_ns = time.monotonic_ns()
         self._events("bound", f"job {job.number}: rack {rack} is bound", job=job.number, rack=rack)
 
-    def renew(self, job: Job) -> None:
+    def renew(self, job: AdmittedJob) -> None:
         """The job lives."""
         job.renewed_ns = time.monotonic_ns()
 
-    def leave(self, job: Job, why: str = "left") -> int:
+    def leave(self, job: AdmittedJob, why: str = "left") -> int:
         """The job's aggregators, key and addresses are gone; gives how many aggregators it held."""
         with self.lock:
             if self._jobs.get(job.number) is not job:
@@ -257,7 +257,7 @@ class Registry:
         )
         return freed
 
-    def evict_silent(self) -> list[Job]:
+    def evict_silent(self) -> list[AdmittedJob]:
         """Evict the jobs whose lease is over; gives them."""
         silent = []
         for job in self.jobs():
@@ -274,7 +274,7 @@ class Registry:
         futures = [thread.ask(wanted) for thread in self._threads]
         return [future.result(10.0) for future in futures]
 
-    def _still(self, job: Job) -> None:
+    def _still(self, job: AdmittedJob) -> None:
         if self._jobs.get(job.number) is not job:
             raise Refusal(404, f"job {job.number} has left")
 
@@ -304,7 +304,7 @@ class Registry:
         return base, size
 
 
-def _admit(shard: Shard, job: Job) -> None:
+def _admit(shard: Shard, job: AdmittedJob) -> None:
     shard_state.admit(
         shard, job.number, key_words(job.key), job.workers, job.racks, epoch=job.epoch, now_ns=job.renewed_ns
     )
@@ -339,17 +339,17 @@ class Upstream:
         self.shards = [pack_address(self.host, int(port)) for port in answer["shards"]]
         return answer
 
-    def bind_rack(self, job: Job, addresses: Sequence[int]) -> None:
+    def bind_rack(self, job: AdmittedJob, addresses: Sequence[int]) -> None:
         """Tell where this switch's own shards are."""
         shown = ["{}:{}".format(*unpack_address(address)) for address in addresses]
         self._ask("PUT", f"/v1/jobs/{job.number}/racks/{job.rack}", {"addresses": shown}, job)
 
-    def bind_worker(self, job: Job, worker: int, address: int) -> None:
+    def bind_worker(self, job: AdmittedJob, worker: int, address: int) -> None:
         """Tell that a worker lives in this rack."""
         shown = "{}:{}".format(*unpack_address(address))
         self._ask("PUT", f"/v1/jobs/{job.number}/workers/{worker}", {"address": shown, "rack": job.rack}, job)
 
-    def renew(self, job: Job) -> bool:
+    def renew(self, job: AdmittedJob) -> bool:
         """Renew a lease; False if the upper switch does not know the job."""
         try:
             self._ask("POST", f"/v1/jobs/{job.number}/lease", {}, job)
@@ -359,7 +359,7 @@ class Upstream:
             raise
         return True
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: AdmittedJob) -> None:
         """The job leaves there too; a neighbour rack may have said so before."""
         try:
             self._ask("DELETE", f"/v1/jobs/{job.number}", None, job)
@@ -368,7 +368,7 @@ class Upstream:
                 raise
 
     def _ask(
-        self, method: str, path: str, body: dict[str, Any] | None, job: Job | None = None
+        self, method: str, path: str, body: dict[str, Any] | None, job: AdmittedJob | None = None
     ) -> dict[str, Any]:
         try:
             return self._control.call(method, path, body, None if job is None else job.key)

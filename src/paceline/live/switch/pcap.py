@@ -24,7 +24,14 @@ _BUFFER_BYTES = 1 << 20
 _SECOND_NS = 1_000_000_000
 
 CELLS = np.dtype(
-    [("buffer", "i8"), ("own", "u8"), ("used", "i8"), ("offset_ns", "i8"), ("records", "i8"), ("fd", "i8")]
+    [
+        ("buffer", "i8"),  # address of the data
+        ("own", "u8"),  # the shard's own address
+        ("used", "i8"),  # bytes that wait to be written
+        ("offset_ns", "i8"),  # wall clock less monotonic clock
+        ("records", "i8"),  # packets captured so far
+        ("fd", "i8"),  # the file; -1: nothing is captured
+    ]
 )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError
 
-from paceline.live.hostmem.group import HostGroup, HostReduceError, RankLeftError, TensorMismatchError
+from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, RankLeftError
 from paceline.live.net.sockets import elements_for
 from paceline.torch.failover.agent_path import AgentPath, make_offer, route_to_switch
 from paceline.torch.failover.exchange import WorkerExchange
@@ -167,7 +167,7 @@ class TwoLevelReducer:
         if isinstance(error, RankLeftError):
             reason = failure_notice(self._keys, 2.0) or reason
         tell_everyone(self._keys, reason)
-        gone = isinstance(error, HostReduceError) and not isinstance(error, TensorMismatchError)
+        gone = isinstance(error, HostReduceError) and not isinstance(error, HostTensorMismatchError)
         lost = PeerLostError(reason) if gone else DistBackendError(reason)
         if self._exchange is not None:
             self._exchange.end(lost)
