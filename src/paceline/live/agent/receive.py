@@ -14,6 +14,7 @@ from paceline.core.wire import (
     ACK,
     ANSWER,
     BETWEEN_HOSTS,
+    FLAGS_OF_HOSTS,
     FLUSH,
     HAS,
     HEADER_BYTES,
@@ -86,6 +87,7 @@ def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
         return
     if not _is_possible(loop, packet):
         return
+    packet.flag &= FLAGS_OF_HOSTS
     payload = loop.inbox.cells[0].buffer + segment.start + HEADER_BYTES
     if control.source_shard >= 0:
         loop.shard_heard[control.source_shard] = now_ns

@@ -22,7 +22,16 @@ import numpy as np
 from paceline.compile.decorators import compiled_apart, compiled_inner, compiled_loop
 from paceline.core.auth import is_genuine, seal
 from paceline.core.switch.program import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
-from paceline.core.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, decode_at, encode_at
+from paceline.core.wire import (
+    FLAGS_OF_HOSTS,
+    FLUSH,
+    FROM_SWITCH,
+    GRADIENT,
+    HEADER_BYTES,
+    OK,
+    decode_at,
+    encode_at,
+)
 from paceline.live.net.syscalls import FOREVER_NS, close_waiter, memcpy, now_ns, wait, wake
 from paceline.live.net.udp import discard, flush, post, receive, room_for
 from paceline.live.switch import pcap
@@ -90,10 +99,6 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     cells = shard.cells[0]
     segment = shard.inbox.segments[i]
     start, length = segment.start, segment.length
-    if shard.capture.cells[0].fd >= 0:
-        pcap.record(
-            shard.capture, cells.inbox + start, length, segment.source, shard.capture.cells[0].own, time_ns
-        )
     packet = shard.packets[0]
     reason = decode_at(shard.inbox.data, start, length, packet)
     job = shard.jobs.shape[0] - 1
@@ -106,6 +111,11 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     if reason != OK:
         shard.drops[job, reason] += 1
         return
+    if shard.capture.cells[0].fd >= 0:
+        pcap.record(
+            shard.capture, cells.inbox + start, length, segment.source, shard.capture.cells[0].own, time_ns
+        )
+    packet.flag &= FLAGS_OF_HOSTS
     entry = shard.jobs[job]
     entry.heard_ns = time_ns
     entry.packets_in += 1
@@ -154,7 +164,10 @@ def _shard_of(packet: Any, shards: int) -> int:
 
 @compiled_inner
 def _is_from_its_sender(shard: Shard, packet: Any, source: Any) -> bool:
-    """A worker, a custodian, or (in a job of several racks) a neighbouring switch, at its bound address."""
+    """A worker, a custodian, or (in a job of several racks) a neighbouring switch, at its bound address.
+
+    What a switch has sent is never a worker's: it would go round between two addresses for ever.
+    """
     if shard.switch.config[0].level > 1:
         found = False
         for rack in range(shard.jobs[packet.job].racks):
@@ -162,9 +175,10 @@ def _is_from_its_sender(shard: Shard, packet: Any, source: Any) -> bool:
         return bool(found)
     # What a custodian sends bears its number in `custodian`, and the worker it is about in `worker`.
     members = shard.members
-    if members[packet.job, packet.worker].address == source:
-        return True
-    if members[packet.job, packet.custodian].address == source:
+    if packet.flag & FROM_SWITCH == 0 and (
+        members[packet.job, packet.worker].address == source
+        or members[packet.job, packet.custodian].address == source
+    ):
         return True
     return bool(shard.jobs[packet.job].racks > 1 and _upper_address(shard, packet) == source)
 
@@ -206,6 +220,7 @@ def _send(shard: Shard, packet: Any, verdict: int, time_ns: int) -> None:
         _send_all(shard)
         start = room_for(shard.outbox, size)
     entry = shard.jobs[packet.job]
+    packet.flag |= FROM_SWITCH
     encode_at(packet, shard.outbox.data, start)
     memcpy(cells.outbox + start + HEADER_BYTES, cells.values, size - HEADER_BYTES)
     seal(entry.key0, entry.key1, shard.outbox.data, start, size, cells.full_tag != 0)

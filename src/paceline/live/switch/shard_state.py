@@ -136,6 +136,7 @@ def new_shard(
     full_tag: bool,
     faults: tuple[float, float, float],
     pcap_fd: int,
+    pcap_bytes: int,
     address: int,
 ) -> Shard:
     """A shard on an open socket; no job is admitted yet."""
@@ -164,7 +165,7 @@ def new_shard(
         arrivals,
         np.zeros((jobs + 1, len(DROP_REASONS)), dtype=np.int64),
         held.faults,
-        new_capture(pcap_fd, address),
+        new_capture(pcap_fd, address, pcap_bytes),
     )
 
 
