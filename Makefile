@@ -79,6 +79,7 @@ exactness: $(STAMP)
 
 hostile: $(STAMP)
 	$(BIN)/python -m tests.live.hostile --datagrams 1000000
+	$(BIN)/python -m tests.hostile_files --runs 10000
 
 conformance: $(STAMP)
 	$(BIN)/python -m tests.torch.conformance
