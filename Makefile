@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test check format docs bench allreduce exactness fuzz hostile conformance clean
+.PHONY: help demo test quick check format docs bench allreduce exactness fuzz hostile conformance clean
 
 help:
 	@echo "make demo       install into $(VENV), run training jobs without and with Paceline, write a report"
 	@echo "make test       install into $(VENV), then checks and tests"
+	@echo "make quick      checks, and tests without training processes: what to run after each edit"
 	@echo "make check      formatting, lint, types, import rules"
 	@echo "make docs       renew the generated parts of the pages in docs/"
 	@echo "make bench      speed as ratios against peers measured in the same run"
@@ -45,6 +46,14 @@ docs: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+# Rooms that are tested within one process, and nothing that waits for a process to import torch.
+QUICK = tests/core tests/schedule tests/sim tests/report tests/launch/test_jobs.py tests/launch/test_replan.py \
+  tests/docs/test_protocol_page.py tests/docs/test_simulating_page.py tests/docs/test_switch_page.py \
+  $(wildcard tests/test_*.py)
+
+quick: check
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(QUICK)
 
 DEMO = --cluster examples/demo/cluster.toml
 

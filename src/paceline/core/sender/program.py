@@ -406,7 +406,7 @@ def _was_lost(flight: Any, packet: Any) -> bool:
 
 @compiled
 def _sample_inquiring(sender: Any, packet: Any, rtt_ns: int) -> None:
-    """Who came last waited for nobody. For others a round trip is an upper bound, which tells only where it is less."""
+    """The last worker waited for nobody. For others a round trip is an upper bound: it counts only where it is less."""
     if packet.worker == sender.worker and packet.flag & COLLISION == 0:
         on_pure_rtt(sender, rtt_ns)
         sample_rtt(sender, rtt_ns)

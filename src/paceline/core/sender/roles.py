@@ -197,7 +197,7 @@ def handle_pull(senders: Senders, i: int, packet: Any) -> int:
     if packet.kind != PULL:
         return IGNORE
     asked = is_asked(sender, packet)
-    # Who carried a part in the iteration of the chunk may carry another now: then any holder of the result answers.
+    # A worker that carried a part then may carry another now: any holder of the result answers.
     if (asked or sender.shares_assigned != 0) and holds_result(senders, i, packet.chunk):
         return ANSWER_IT
     if not asked or packet.epoch != sender.epoch:

@@ -43,10 +43,7 @@ SENDER = np.dtype(
         ("resend_from", "i8"),  # no chunk below this waits to be sent again
         ("ready_head", "i8"),  # pool: where the queue of places that may send begins
         ("ready_count", "i8"),  # pool: how many places are in that queue
-        (
-            "window",
-            "f8",
-        ),  # the sender's own window, in chunks; `congestion.window_of` says what may be under way
+        ("window", "f8"),  # the sender's own window, in chunks, before other bounds
         ("threshold", "f8"),  # the window up to which it grows fast, in chunks
         ("srtt_ns", "f8"),  # the smoothed round trip; 0: no sample yet
         ("rttvar_ns", "f8"),  # its variation
@@ -130,14 +127,8 @@ SENDER = np.dtype(
         ("owner", "i4"),  # the worker whose shares it carries, as `bits.place_of`
         ("contributes_nothing", "i4"),  # 1: its packets would hold nothing, so chunks are passed over unsent
         ("shares_assigned", "i4"),  # 1: `set_share` said what it contributes, and may say otherwise
-        (
-            "in_order",
-            "i4",
-        ),  # 1: only what was lost, or went another way, is overtaken
-        (
-            "inquires",
-            "i4",
-        ),  # 1: what is overdue is asked for; 0: it is sent again at once
+        ("in_order", "i4"),  # 1: only what was lost, or went another way, is overtaken
+        ("inquires", "i4"),  # 1: what is overdue is asked for; 0: it is sent again at once
         ("minds_memory", "i4"),  # 1: sums without an aggregator make `room` smaller
     ],
     align=True,

@@ -129,7 +129,7 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
     flush = packet.flag & FLUSH
     priority, worker = packet.priority, packet.worker
     take_out(switch.memory, at, packet, buffer, row)
-    # Who came last waited for nobody: its round trip is the network's alone.
+    # The last worker waited for nobody: its round trip is the network's alone.
     packet.priority, packet.worker = priority, worker
     packet.flag |= flush
     keeps = config.policy == POLICY_ATP and packet.flag & CUSTODY == 0

@@ -125,7 +125,7 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
         change_path(loop, BY_SWITCH, BECAUSE_ANSWERS, now_ns)
         return int(now_ns + every_ns)
     if now_ns >= control.ping_due_ns:
-        # Who looks for the way back asks as often as ever, however slow this machine was once.
+        # On the way back the switch is asked as often as ever, however slow this machine was once.
         control.ping_due_ns = now_ns + (every_ns if control.path == BY_SWITCH else control.silence_ns // 4)
         control.pings += 1
         ping_switch(loop)

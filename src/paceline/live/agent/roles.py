@@ -4,10 +4,10 @@ Once a window worker 0, the coordinator, sends everyone the present epoch and it
 once with its own epoch and its progress. So a role that got lost is told again in the next window, and all figures
 of a window are of one moment.
 
-No moment has to be agreed on for a change of roles: it is a new epoch. Whoever has heard of it sends again, in it,
-whatever has no result; packets of the epoch before are dropped by whoever is further, and results are results in
-every epoch. Until the last worker knows, chunks wait; no sum can be wrong, since each worker contributes the same
-in every epoch.
+No moment has to be agreed on for a change of roles: it is a new epoch. A worker that has heard of it sends again, in
+it, whatever has no result; workers that are further drop packets of the epoch before, and results are results in
+every epoch. Until the last worker knows, chunks wait; no sum can be wrong, since each worker contributes the same in
+every epoch.
 
 **Judging.** The rules are the core's (`core/help/detect.py`); `judge` gives them everyone's progress. `computed` is
 what was submitted. As the figures of two workers are never of quite the same moment, what counts is who has not even
@@ -50,7 +50,7 @@ COORDINATOR = 0
 _EPOCH_LAST = 65_000
 """Epochs have 16 bits and never go back: after so many changes roles stay as they are."""
 _UNANSWERED_MAX = 5
-"""A window with a missing answer is not judged; who has missed this many counts as where it was last."""
+"""A window with a missing answer is not judged; a worker that has missed this many counts as where it was last."""
 _QUIET_WINDOWS = 20
 _QUIET_FACTOR = 10
 """Where nothing has moved for so many windows, worker 0 asks this much less often."""

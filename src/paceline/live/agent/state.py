@@ -235,7 +235,7 @@ CONTROL = np.dtype(
         ("step_ns", "i8"),  # how long a turn of the loop takes, of late and at worst
         ("ack_due_ns", "i8"),  # closing: when to tell the others again
         ("pings", "i8"),  # questions to the switch since it was last heard
-        ("missing", "u8"),  # who is missing at a custodian that pulled, as bits
+        ("missing", "u8"),  # workers that a custodian lacks, from its pull, as bits
         ("missing_chunk", "i8"),  # the chunk that it pulled
         ("missing_ns", "i8"),  # when it did
         ("failed_chunk", "i8"),  # the oldest chunk without a result when reductions failed
@@ -264,7 +264,7 @@ TASK = np.dtype(
         ("first", "i8"),  # its first chunk in the stream
         ("remaining", "i8"),  # chunks without a result
         ("agreed", "i8"),  # sections whose exponents are known
-        ("state", "i4"),  # `PENDING`, `DONE` or `FAILED`; who waits sleeps on this word
+        ("state", "i4"),  # `PENDING`, `DONE` or `FAILED`; waiting threads sleep on this word
         ("number_kind", "i4"),  # one of `DTYPES`
         ("op", "i4"),  # one of `OPS`
         ("priority", "i4"),  # of its packets

@@ -291,7 +291,7 @@ class HostGroup:
     # --- leaving -------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Tell the others that this rank makes no further call; who waits for it gets an error at once."""
+        """Tell the others that this rank makes no further call; ranks that wait for it get an error at once."""
         for channel in self._channels:
             sync.leave(channel.words, int(channel.state["words_address"][0]), self.rank)
 

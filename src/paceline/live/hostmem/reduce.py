@@ -3,7 +3,7 @@
 A tensor is cut into *pieces* that fit the caches. Each rank copies its piece into shared memory, each adds
 one slice of it over all ranks, each copies the sum out. The three overlap: in step t a rank puts piece t,
 adds its slice of piece t - 1 and takes piece t - 2, so there is one barrier a piece. Two sets of buffers are
-enough: whoever is a barrier ahead writes what nobody reads any more. A *small* tensor needs one barrier in
+enough: a rank that is a barrier ahead writes what nobody reads any more. A *small* tensor needs one barrier in
 all: every rank adds everything itself.
 
 `reduce_*` gives the sum to every rank, or to one (`root`); `give_*` hands one rank's values to all. The
@@ -79,7 +79,7 @@ def cross(channel: Channel) -> int:
 
 @compiled
 def meet(channel: Channel) -> int:
-    """The first barrier of a reduction: whoever passes it knows that all ranks have brought the same tensor."""
+    """The first barrier of a reduction: a rank that passes it knows that all ranks have brought the same tensor."""
     s = channel.state[0]
     describe(channel.words, s.rank, s.turn + 1, s.elements, s.form)
     code = cross(channel)
