@@ -119,7 +119,7 @@ def run_path(path: str, names: list[str], ranks: int, folder: Path) -> dict[str,
 
             # A first start compiles for longer than a test may take.
             subprocess.run([sys.executable, "-m", "paceline.launch.warm"], cwd=ROOT, check=True, timeout=1200)
-            switch = stack.enter_context(Switch(folder, *(FAULTS if path == "faults" else [])))
+            switch = stack.enter_context(Switch(folder, *(FAULTS if path == "faults" else []), compiled=True))
             env["PACELINE_SWITCH"] = switch.address
         world = 0
         while left := [name for name in names if name not in results]:
