@@ -244,7 +244,7 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(
     ("arguments", "message"),
     [
         (("--policy", "eas"), r"--policy: unknown policy 'eas'; did you mean 'esa'\?"),
-        (("--policy", "esa,zzzz"), r"--policy: unknown policy 'zzzz'; known: esa, "),
+        (("--policy", "esa,zzzz"), r"--policy: unknown policy 'zzzz'; known: esa-plus, esa, "),
         (("--set", "switch.slots"), r"--set: 'switch.slots' is not KEY=VALUE"),
         (("--set", "switch.slits=3"), r"--set: unknown key 'switch.slits'; did you mean 'slots'\?"),
         (("--set", "network.rate=-3"), r"--set: network.rate: .*greater than 0"),

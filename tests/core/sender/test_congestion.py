@@ -108,22 +108,31 @@ def test_a_queue_longer_than_the_target_cuts_and_a_shorter_one_does_not() -> Non
     assert sender.round(rtt_ns=SHORTEST + 2 * QUEUE_NS) == pytest.approx(0.75 * before)
 
 
-def test_sums_without_an_aggregator_leave_less_room_while_packets_queue() -> None:
-    crowded, idle = Together(), Together()
-    for sender in (crowded, idle):
-        sender.round(rtt_ns=SHORTEST)
-        for _ in range(2 * congestion.STANDING_RTTS):
-            sender.round(rtt_ns=2 * SHORTEST if sender is crowded else SHORTEST)
-        sender.state.round_room = sender.state.room = 40.0
-        sender.round(fallen_back=100)
-    assert crowded.state.room == 20.0, "at most half of it in a round"
-    assert idle.state.room == 40.0, "less under way would only leave links idle"
-    assert congestion.window_of(crowded.state) == 20.0
+def test_sums_without_an_aggregator_leave_less_room() -> None:
+    sender = Together(room=40.0, round_room=40.0)
+    sender.round(fallen_back=3)
+    assert 37.0 < sender.state.room < 41.0
+    sender.state.room = sender.state.round_room = 40.0
+    sender.round(results=60, fallen_back=60)
+    assert sender.state.room == 20.0, "at most half of it in a round"
+    assert congestion.window_of(sender.state) == 20.0
+
+
+def test_room_grows_quickly_until_a_sum_finds_no_aggregator_and_again_when_none_did_for_long() -> None:
+    sender = Together(room=10.0, room_threshold=100.0, next=0)
+    sender.round(results=90)
+    assert sender.state.room == 100.0
+    sender.round(results=1, fallen_back=1)
+    cut = float(sender.state.room)
+    sender.round(results=1_000)
+    soon = float(sender.state.room) - cut
+    sender.round(results=8_000)
+    assert soon < 20.0 < 300.0 < sender.state.room
 
 
 def test_room_settles_where_as_many_fall_back_as_it_allows() -> None:
     """So many aggregators of others that a chunk meets one with a chance of 1 in 200 for each chunk under way."""
-    sender = Together(room=4.0, round_room=0.0, queues=1)
+    sender = Together(room=4.0, round_room=0.0)
     seen, due = [], 0.0
     for chunk in range(40_000):
         due += sender.state.room / 200.0

@@ -23,10 +23,9 @@ Rules to choose from:
 
   Two more things bound what is under way:
 
-  - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from it
-    while packets queue, any other adds a part. While nothing queues, less under way would leave links idle. All workers
-    hear the same results, so their rooms are about equal [A2TP has a second window for this]. ATP does not mind: it
-    holds an aggregator for a whole round trip, however little is under way.
+  - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from it,
+    any other adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for
+    this]. ATP does not mind: it holds an aggregator for a whole round trip, however little is under way.
   - *progress*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration) and all of it
     at the end. So of two jobs that share a link the one that is ahead gets ahead further, until one computes while the
     other sends; each gets the same in the long run, and both are faster than in step [after MLTCP, HotNets 2024].
@@ -57,14 +56,12 @@ LOSS_CUT = 0.15
 ROOM_GROWTH = 1.0
 """A sum that found no aggregator takes one from the job's room, one that did adds `ROOM_GROWTH / room`: a job with room
 for r chunks settles where one in r finds none."""
+ROOM_GROWTH_MAX = 0.1
+"""But at most this, so that at most one in eleven finds none however little room there is."""
 ROOM_CLEAN = 1e5
 """The longer all find one, the more they add: n in a row together n * n / 2e5."""
 ROOM_START = 0.125
 """The room at the start, as a share of the switch's aggregators."""
-STANDING = 0.01
-STANDING_RTTS = 16
-"""Packets queue where even the shortest of so many round trips is so many times the shortest of all. Fewer would tell
-of programs that wake up late as well."""
 LEAD = 8.0
 """How many times the window of its beginning a job has at the end of a burst."""
 BURST_GAP_RTTS = 4.0
@@ -150,17 +147,16 @@ def on_result(sender: Any, packet: Any, grows: bool) -> None:
 def _move_room(sender: Any, fell_back: bool) -> None:
     if not fell_back:
         sender.room_clean += 1
-        growth = ROOM_GROWTH / sender.room + sender.room_clean / ROOM_CLEAN
+        growth = min(ROOM_GROWTH / sender.room, ROOM_GROWTH_MAX) + sender.room_clean / ROOM_CLEAN
         if sender.room < sender.room_threshold:
             growth = 1.0
         sender.room = min(sender.room + growth * share_in_use(sender), sender.window_max)
         return
+    # What was never used was never tried. And a train of chunks that met another's says little about the next.
+    used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
+    sender.room = max(1.0, used - 1.0, 0.5 * sender.round_room)
+    sender.room_threshold = sender.room
     sender.room_clean = 0
-    if sender.queues != 0:
-        # What was never used was never tried. And a train of chunks that met another's says little about the next.
-        used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
-        sender.room = max(1.0, used - 1.0, 0.5 * sender.round_room)
-        sender.room_threshold = sender.room
 
 
 @compiled
@@ -186,9 +182,6 @@ def on_loss(sender: Any) -> None:
 def on_pure_rtt(sender: Any, rtt_ns: int) -> None:
     """A round trip that contains no waiting for other workers."""
     sender.round_rtt_ns += rtt_ns
-    if sender.least_rtts == 0 or rtt_ns < sender.least_ns:
-        sender.least_ns = rtt_ns
-    sender.least_rtts += 1
     sender.round_rtts += 1
 
 
@@ -251,11 +244,7 @@ def _move_together(sender: Any, results: int, now_ns: int) -> None:
     target_ns = sender.queue_ns * sender.target_rise
     if sender.round_rtts > 0:
         rtt_ns = sender.round_rtt_ns / sender.round_rtts
-        _remember_shortest(sender, float(sender.least_ns), now_ns)
-        if sender.least_rtts >= STANDING_RTTS:
-            standing_ns = max(0.5 * sender.rtt_min_ns, STANDING * sender.queue_ns)
-            sender.queues = int(sender.least_ns - sender.rtt_min_ns > standing_ns)
-            sender.least_rtts = 0
+        _remember_shortest(sender, rtt_ns, now_ns)
         queue_ns = rtt_ns - sender.rtt_min_ns
         if sender.queue_ns > 0.0:
             if queue_ns > target_ns:

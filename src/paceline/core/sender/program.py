@@ -139,8 +139,6 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.room_threshold = sender.window_max
     sender.room_clean = 0
     sender.burst_first = sender.burst_length = 0
-    sender.queues = 0
-    sender.least_rtts = 0
     sender.idle_ns = NEVER_NS
     sender.agreed_chunk = 0
     sender.target_rise = 1.0
