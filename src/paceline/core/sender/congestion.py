@@ -23,8 +23,8 @@ Rules to choose from:
 
   Two more things bound what is under way:
 
-  - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from it,
-    any other adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for
+  - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from
+    it, any other adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for
     this]. ATP does not mind: it holds an aggregator for a whole round trip, however little is under way.
   - *progress*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration) and all of it
     at the end. So of two jobs that share a link the one that is ahead gets ahead further, until one computes while the
