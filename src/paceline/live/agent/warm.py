@@ -4,9 +4,12 @@ The loop takes a minute of processor time to compile. The workers of a host star
 cores that is minutes. They take turns instead; whoever finds the compiled code on disk loads it in a second.
 """
 
+import contextlib
 import fcntl
 import sys
 import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from paceline.live.agent.wait import sleep_while
 from paceline.live.net.libc import address_of
 from paceline.live.net.wait import close_waiter
 
+TELL_S = 10.0
 _once = threading.Lock()
 _done = False
 
@@ -33,11 +37,36 @@ def warm_up() -> None:
         folder = folder_of(run)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "agent.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not is_on_disk(run):
-                print("paceline: compiling the agent, once (about a minute) ...", file=sys.stderr, flush=True)
-            _compile()
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with told("waiting for another process of this machine, which compiles the agent"):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if is_on_disk(run):
+                _compile()
+            else:
+                with told("compiling the agent, once a machine (a minute or more)"):
+                    _compile()
         _done = True
+
+
+@contextlib.contextmanager
+def told(what: str, every_s: float = TELL_S) -> Iterator[None]:
+    """Say what takes long, at once and from time to time, with the seconds so far."""
+    over, begin = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(every_s):
+            print(f"paceline: {what}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    print(f"paceline: {what} ...", file=sys.stderr, flush=True)
+    thread = threading.Thread(target=tell, name="paceline-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _compile() -> None:
