@@ -1,4 +1,4 @@
-"""Tensors on a device, which is emulated: the same results as on the host, in chunks, in the order of the calls."""
+"""Tensors on a device, which is emulated: the same results as on the host, in segments, in the order of the calls."""
 
 import time
 from datetime import timedelta
@@ -47,7 +47,7 @@ def a_turned_one_too(rank: int) -> None:
     assert torch.equal(turned.raw, 2 * torch.arange(12.0).reshape(3, 4).t())
 
 
-def a_large_one_goes_in_chunks(rank: int) -> None:
+def a_large_one_goes_in_segments(rank: int) -> None:
     import torch
     import torch.distributed as dist
 
@@ -123,19 +123,19 @@ def one_world(rank: int) -> dict[str, str]:
     from paceline.torch import staging
 
     assert paceline.torch.devices() == ["cpu", "emu"]
-    staging.CHUNK_BYTES = 1 << 16
+    staging.SEGMENT_BYTES = 1 << 16
     dist.init_process_group("paceline", timeout=timedelta(seconds=60))
     told = run_cases(
         [
             a_device_tensor_is_reduced_in_place,
             a_turned_one_too,
-            a_large_one_goes_in_chunks,
+            a_large_one_goes_in_segments,
             host_and_device_keep_the_order_of_the_calls,
             other_collectives_go_over_copies,
         ],
         rank,
     )
-    # Equal first chunks must not hide that the rest differs.
+    # Equal first segments must not hide that the rest differs.
     tensor = emulated_device.on_emu(torch.ones(16_384 * (2 + rank)))
     with pytest.raises(dist.DistBackendError, match="different tensors"):
         dist.all_reduce(tensor)

@@ -1,11 +1,11 @@
-"""Tensors on devices: brought to host memory chunk by chunk, reduced there, and brought back.
+"""Tensors on devices: brought to host memory segment by segment, reduced there, and brought back.
 
-A chunk is copied into pinned memory on a stream of its own while the chunks before it are already on their way, and its
+A segment is copied into pinned memory on a stream of its own while those before it are already on their way, and its
 result is copied back on another stream. The Work ends when the last of it is there, so whoever waits may use the tensor
 on any stream. Everything goes through torch's `Stream` and `torch.accelerator`: one code for all kinds of devices. No
 GPU has run it yet; the tests have a device that they emulate, whose copies are never late.
 
-Ranks must begin reductions in one order, and chunks are begun by a thread. So as long as that has something to do,
+Ranks must begin reductions in one order, and segments are begun by a thread. So as long as that has something to do,
 reductions of CPU tensors go through it too (`behind`).
 """
 
@@ -23,9 +23,9 @@ from paceline.torch.serial_thread import CallbackThreads, SerialThread
 from paceline.torch.work import PacelineWork, copy_back, dense_of
 
 _torch: Any = torch
-CHUNK_BYTES = 16 << 20
+SEGMENT_BYTES = 16 << 20
 BUFFERS = 4
-"""Chunks that are on the host at a time."""
+"""Segments that are on the host at a time."""
 
 Reduce = Callable[[torch.Tensor, str, int, float], PacelineWork]
 """Begins the reduction of a CPU tensor: tensor, operation, priority, time limit."""
@@ -77,7 +77,7 @@ class DeviceStaging:
         return work
 
     def behind(self, action: Callable[[], None]) -> None:
-        """Do this now, or after the chunks that are still to be begun."""
+        """Do this now, or after the segments that are still to be begun."""
         if not self._in.run_if_idle(action):
             self._in.put(action)
 
@@ -86,15 +86,15 @@ class DeviceStaging:
         return self._in.run_if_idle(lambda: None)
 
     def _bring(self, staged: _Staged) -> None:
-        """Copy in and begin, chunk by chunk."""
+        """Copy in and begin, segment by segment."""
         try:
             stream, _ = self._streams_of(staged.flat.device)
             stream.wait_event(staged.ready)
-            size, step = staged.flat.numel(), CHUNK_BYTES // staged.flat.element_size()
+            size, step = staged.flat.numel(), SEGMENT_BYTES // staged.flat.element_size()
             if size > step:
                 self._compare(staged)
             for begin in range(0, size, step):
-                if staged.work.is_completed():  # a chunk before has failed
+                if staged.work.is_completed():  # a segment before has failed
                     return
                 part = staged.flat[begin : begin + step]
                 buffer = self._buffers.take(staged.timeout_s)
@@ -112,7 +112,7 @@ class DeviceStaging:
             staged.work.end(error)
 
     def _compare(self, staged: _Staged) -> None:
-        """Ahead of a tensor in chunks: ranks with different ones must not take each other's."""
+        """Ahead of a tensor in segments: ranks with different ones must not take each other's."""
         what = f"{staged.flat.numel()} {staged.flat.dtype} with {staged.op}"
         own = zlib.crc32(what.encode()) % 1_000_003
         total = torch.tensor([own], dtype=torch.int32)
@@ -210,11 +210,11 @@ class _Buffers:
 
     def take(self, timeout_s: float) -> torch.Tensor:
         if not self.places.acquire(timeout=timeout_s):
-            raise DistBackendError(f"no chunk came back within {timeout_s:g} s")
+            raise DistBackendError(f"no segment came back within {timeout_s:g} s")
         try:
             return self.free.pop()
         except IndexError:
-            return _pinned(CHUNK_BYTES)
+            return _pinned(SEGMENT_BYTES)
 
     def give(self, buffer: torch.Tensor) -> None:
         self.free.append(buffer)
