@@ -5,9 +5,12 @@ cores that is minutes. In `warm_up` they take turns instead: the first compiles,
 disk loads it in a second.
 """
 
+import contextlib
 import fcntl
 import sys
 import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -52,6 +55,7 @@ REORDER_CHUNKS = 64
 _SPAN_MIN = 64
 _SPAN_MAX = 16384
 
+TELL_S = 10.0
 _once = threading.Lock()
 _done = False
 
@@ -174,11 +178,36 @@ def warm_up() -> None:
         folder = folder_of(run)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "agent.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not is_on_disk(run):
-                print("paceline: compiling the agent, once (about a minute) ...", file=sys.stderr, flush=True)
-            _compile()
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with told("waiting for another process of this machine, which compiles the agent"):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if is_on_disk(run):
+                _compile()
+            else:
+                with told("compiling the agent, once a machine (a minute or more)"):
+                    _compile()
         _done = True
+
+
+@contextlib.contextmanager
+def told(what: str, every_s: float = TELL_S) -> Iterator[None]:
+    """Say what takes long, at once and from time to time, with the seconds so far."""
+    over, begin = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(every_s):
+            print(f"paceline: {what}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    print(f"paceline: {what} ...", file=sys.stderr, flush=True)
+    thread = threading.Thread(target=tell, name="paceline-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _compile() -> None:
