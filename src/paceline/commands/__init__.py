@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.commands.bench import allreduce as bench_allreduce
+from paceline.commands.cluster import from_nodes, from_ray, from_slurm
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.report import report as report_command
@@ -28,4 +29,9 @@ REPRODUCTIONS: dict[str, Callable[..., Any]] = {
 }
 BENCHMARKS: dict[str, Callable[..., Any]] = {
     "allreduce": bench_allreduce,
+}
+CLUSTERS: dict[str, Callable[..., Any]] = {
+    "from-nodes": from_nodes,
+    "from-ray": from_ray,
+    "from-slurm": from_slurm,
 }
