@@ -8,7 +8,7 @@ from paceline.commands.cluster import from_nodes, from_ray, from_slurm
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.report import report as report_command
-from paceline.commands.reproduce import esa, joint, sa_atp, sjf_bco
+from paceline.commands.reproduce import esa, fidelity, joint, sa_atp, sjf_bco
 from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
 from paceline.commands.switch import switch as switch_command
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": esa,
+    "fidelity": fidelity,
     "joint": joint,
     "sa-atp": sa_atp,
     "sjf-bco": sjf_bco,

@@ -8,6 +8,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,10 +16,14 @@ from pydantic import Field
 
 from paceline import toml
 from paceline.errors import UserError
+from paceline.schedule.contention import parts_of
 from paceline.toml import Section
 from paceline.units import Seconds, Size
 
 Exchange = Literal["ring", "in-network"]
+
+BUCKET_BYTES = 25_000_000
+"""What a ring exchanges together."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,43 @@ class Job:
     """Higher goes first where a policy has an order, and weighs more in the mean completion time."""
     exchange: Exchange = "ring"
     """Ring all-reduce, or sums in the switches."""
+    layers: int = 8
+    """Equal parts in which the backward pass releases the gradients, unless `releases` says otherwise."""
+    releases: tuple[tuple[float, int], ...] = ()
+    """Seconds from the start of the backward pass and bytes of gradient, in the order of release."""
+    jitter: float = 0.0
+    """The most by which a worker's computation varies from iteration to iteration, as a share."""
+
+    @cached_property
+    def parts(self) -> tuple[list[float], list[float]]:
+        """How gradients are released, as lines of `contention.iteration`; a ring waits for whole buckets."""
+        total = max(1, self.gradient_bytes)
+        releases = self.releases or tuple(
+            (self.backward_s * (i + 1) / self.layers, round(total / self.layers)) for i in range(self.layers)
+        )
+        if self.exchange == "ring":
+            releases = _in_buckets(releases)
+        size = max(1, sum(size_bytes for _, size_bytes in releases))
+        return parts_of([(time_s, size_bytes / size) for time_s, size_bytes in releases])
 
     @property
     def compute_s(self) -> float:
         """Computation of one iteration: Df_j * M_j + Db_j."""
         return self.forward_s * self.batch + self.backward_s
+
+
+def _in_buckets(releases: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Releases fused until each has `BUCKET_BYTES`, as DistributedDataParallel does."""
+    buckets: list[tuple[float, int]] = []
+    filled = 0
+    for time_s, size_bytes in releases:
+        filled += size_bytes
+        if filled >= BUCKET_BYTES:
+            buckets.append((time_s, filled))
+            filled = 0
+    if filled or not buckets:
+        buckets.append((releases[-1][0], filled))
+    return tuple(buckets)
 
 
 class JobEntry(Section):
@@ -65,6 +102,8 @@ class JobEntry(Section):
     arrival: Seconds = 0.0
     priority: Annotated[float, Field(gt=0)] = 1.0
     exchange: Exchange = "ring"
+    layers: Annotated[int, Field(gt=0, le=10_000)] = 8
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
     # What `paceline run` adds; a plan does not look at it.
     command: str | list[str] = ""
@@ -85,6 +124,8 @@ class JobEntry(Section):
             self.arrival,
             self.priority,
             self.exchange,
+            self.layers,
+            jitter=self.jitter,
         )
         if self.count == 1:
             return [job]
