@@ -17,6 +17,7 @@ from pydantic import Field
 from paceline import toml
 from paceline.errors import UserError
 from paceline.schedule.contention import parts_of
+from paceline.schedule.inputs.profile import Profile, load_profile
 from paceline.toml import Section
 from paceline.units import Seconds, Size
 
@@ -102,6 +103,8 @@ class JobEntry(Section):
     arrival: Seconds = 0.0
     priority: Annotated[float, Field(gt=0)] = 1.0
     exchange: Exchange = "ring"
+    profile: str = ""
+    """A file that `paceline profile` wrote, beside the job list: instead of gradient, batch, forward and backward."""
     layers: Annotated[int, Field(gt=0, le=10_000)] = 8
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
@@ -111,9 +114,30 @@ class JobEntry(Section):
     workdir: str = ""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
 
-    def jobs(self, index: int) -> list[Job]:
+    def jobs(self, index: int, profile: Profile | None = None) -> list[Job]:
         stem = self.name or f"job{index}"
-        job = Job(
+        if profile is not None:
+            job = Job(
+                stem,
+                self.gpus,
+                self.iterations,
+                profile.gradient,
+                forward_s=profile.forward,
+                backward_s=profile.backward,
+                arrival_s=self.arrival,
+                priority=self.priority,
+                exchange=self.exchange,
+                releases=profile.releases,
+                jitter=self.jitter or profile.jitter,
+            )
+        else:
+            job = self._job(stem)
+        if self.count == 1:
+            return [job]
+        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
+
+    def _job(self, stem: str) -> Job:
+        return Job(
             stem,
             self.gpus,
             self.iterations,
@@ -127,9 +151,6 @@ class JobEntry(Section):
             self.layers,
             jitter=self.jitter,
         )
-        if self.count == 1:
-            return [job]
-        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
 
 
 class JobFile(Section):
@@ -185,7 +206,7 @@ def _collect(
     jobs: list[Job] = []
     seen: dict[str, str] = {}
     for index, (entry, place) in enumerate(zip(entries, places, strict=True)):
-        for job in entry.jobs(index):
+        for job in entry.jobs(index, _profile(entry, name, place)):
             if job.name in seen:
                 raise UserError(f"job {job.name!r} was already named at {seen[job.name]}", place=place)
             if job.compute_s <= 0 and (job.gradient_bytes == 0 or job.gpus == 1):
@@ -195,6 +216,16 @@ def _collect(
             seen[job.name] = place
             jobs.append(job)
     return tuple(jobs)
+
+
+def _profile(entry: JobEntry, name: str, place: str) -> Profile | None:
+    """The profile that an entry names, beside its file."""
+    if not entry.profile:
+        return None
+    for key in ("gradient", "batch", "forward", "backward", "layers"):
+        if key in entry.model_fields_set:
+            raise UserError(f"give either profile or {key}, not both", place=place)
+    return load_profile(Path(name).parent / entry.profile)
 
 
 def check_fits(jobs: Iterable[Job], gpus_total: int, place: str) -> None:
