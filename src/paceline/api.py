@@ -19,6 +19,7 @@ from paceline.report.run.read import RunData
 from paceline.schedule import planning
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job, JobEntry
+from paceline.schedule.inputs.profile import load_profile
 from paceline.schedule.inputs.sources import ClusterSource, read_jobs
 from paceline.schedule.model import Problem
 from paceline.schedule.plan import Objective, Schedule
@@ -112,7 +113,8 @@ def _jobs(given: str | Path | Iterable[Job | Mapping[str, Any]], gpus_total: int
         if isinstance(job, Job):
             jobs.append(job)
         else:
-            jobs += toml.validate(dict(job), JobEntry, f"jobs[{index}]", {}).jobs(index)
+            entry = toml.validate(dict(job), JobEntry, f"jobs[{index}]", {})
+            jobs += entry.jobs(index, load_profile(Path(entry.profile)) if entry.profile else None)
     return tuple(jobs)
 
 
