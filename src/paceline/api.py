@@ -21,7 +21,7 @@ from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job, JobEntry
 from paceline.schedule.inputs.profile import load_profile
 from paceline.schedule.inputs.sources import ClusterSource, read_jobs
-from paceline.schedule.model import Problem
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Objective, Schedule
 from paceline.schedule.policies import NAMES as PLAN_POLICIES
 from paceline.schedule.policies import Policy, by_name
@@ -93,7 +93,7 @@ def plan(
     object of yours ([guide](guide.md#add-a-policy)).
     """
     if isinstance(cluster, Cluster):
-        problem = Problem(cluster, _jobs(jobs, cluster.gpus_total))
+        problem = Problem(cluster, _jobs(jobs, cluster.gpus_total), Model(links=True))
     else:
         source = (
             ClusterSource.read(str(cluster))

@@ -107,14 +107,20 @@ def sending(
         return 2.0 * (servers - 1.0) * max(step, 0.5 * step + trip) + SLOW_START_RTTS * trip
     time = size / rate
     if kind == SWITCHML:
-        pool = max(1.0, np.floor(network.slots / 2.0 / network.jobs))
-        return max(time, size / network.payload / pool * round_trip(network, 2 * across, rate))
+        pool = max(1.0, float(np.floor(network.slots / 2.0 / network.jobs)))
+        return max(time, size / network.payload / pool * round_trip(network, 2 * across, network.rate))
     if kind == ATP:
         window = network.rate * round_trip(network, 4 * across, network.rate) / network.payload
         # Chunks of a job stand side by side: another's are in their way where the two rows overlap.
         found = min(1.0, network.slots / window) * np.exp(-(holders - 1.0) * window / network.slots)
         time = max(time, size / network.rate * (1.0 + (servers - 1.0) * (1.0 - found)))
     return time
+
+
+@compiled
+def on_links(kind: int, size: float, rate: float, sent: float) -> float:
+    """Of the time that sending takes, how long links are in use: a small pool leaves them idle for the most part."""
+    return min(sent, size / rate) if kind == SWITCHML else sent
 
 
 @compiled

@@ -298,7 +298,7 @@ def holders_of(state: State, jobs: JobsT, cluster: ClusterT, j: int) -> float:
         most = max(most, state.holding[cluster.rack_of[state.servers[i]]])
     if state.racks_n[j] > 1:
         most = max(most, state.holding[-1])
-    return 1.0 + max(0.0, most - state.busy[j])
+    return float(1.0 + max(0.0, most - state.busy[j]))
 
 
 @compiled
@@ -308,14 +308,15 @@ def _price_by_links(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT,
     longer = 1.0 + jobs.jitter[j] * servers / (servers + 1.0)
     if servers == 1:
         inside = jobs.ring_bytes[j] / price.intra if jobs.gpus[j] > 1 else 0.0
-        return jobs.compute[j] * longer + inside
+        return float(jobs.compute[j] * longer + inside)
     network, kind = price.network, jobs.kind[j]
     rate = rate_of(state, jobs, cluster, price, j)
     holders = holders_of(state, jobs, cluster, j) if kind == contention.ATP else 1.0
     sent = contention.sending(network, kind, jobs.net_bytes[j], servers, racks, rate, holders)
     trip = contention.latency(network, kind, racks)
     tau = contention.iteration(jobs.forward[j], jobs.released[j], jobs.left[j], longer, sent, trip)
-    _set_busy(state, jobs, cluster, j, min(1.0, sent / tau))
+    used = contention.on_links(kind, jobs.net_bytes[j], rate, sent)
+    _set_busy(state, jobs, cluster, j, min(1.0, used / tau))
     return tau
 
 

@@ -68,8 +68,8 @@ class _Recorder:
         for number, (name, parameter) in enumerate(named):
             self._names.append(name)
             self._sizes.append(parameter.numel() * parameter.element_size())
-            handle = parameter.register_post_accumulate_grad_hook(self._released_hook(number))
-            self._handles.append(handle)
+            untyped: Any = parameter
+            self._handles.append(untyped.register_post_accumulate_grad_hook(self._released_hook(number)))
 
     def _released_hook(self, number: int) -> Any:
         def hook(_: torch.Tensor) -> None:
@@ -85,7 +85,8 @@ class _Recorder:
         self._backward_from = 0.0
         for each in output if isinstance(output, tuple | list) else [output]:
             if isinstance(each, torch.Tensor) and each.requires_grad:
-                each.register_hook(self._backward_begins)
+                untyped: Any = each
+                untyped.register_hook(self._backward_begins)
                 return
 
     def _backward_begins(self, _: torch.Tensor) -> None:

@@ -101,7 +101,9 @@ def draw(point: FidelityPoint) -> Workload:
             )
         )
     oversubscription = rng.choice(OVERSUBSCRIPTION)
-    return Workload(tuple(works), servers, gpus, racks, oversubscription, rng.choice(SLOTS))
+    # SwitchML needs two for each job.
+    slots = max(rng.choice(SLOTS), 2 * count)
+    return Workload(tuple(works), servers, gpus, racks, oversubscription, slots)
 
 
 def cluster_of(load: Workload, policy: Literal["esa", "atp", "switchml"]) -> Cluster:
