@@ -3,13 +3,16 @@
 Rows: a size and a policy, with the time to plan, and how it grew from the row before. The peer measured in
 the same run is list scheduling, the cheapest policy that places every job: `times_ls` is the ratio to it.
 The evaluator's speed is given as job events (a start or an end each) a second on the plan of the size.
+Rows come for both models, the paper's and that of shared links; `times_paper` is the second's time over the first's.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from paceline.schedule.inputs.generate import (
     paper_model,
     paper_problem,
 )
-from paceline.schedule.model import Problem
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Plan
 from paceline.schedule.policies import by_name
 
@@ -63,42 +66,57 @@ def evaluator_events_per_s(problem: Problem) -> float:
     return 2 * len(problem.jobs) / best_s
 
 
-def measure(sizes: Sequence[tuple[int, int]], policies: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a size and policy."""
+def by_model(problem: Problem, model: str) -> Problem:
+    """The same jobs under another model: `paper` as it is, or `links`."""
+    return problem if model == "paper" else replace(problem, model=Model(links=True))
+
+
+def measure(
+    sizes: Sequence[tuple[int, int]], policies: Sequence[str], models: Sequence[str] = ("paper",)
+) -> list[dict[str, Any]]:
+    """A row a size, model and policy."""
     planning.warm_up()
     rows: list[dict[str, Any]] = []
-    for jobs, gpus in sizes:
-        problem = build(jobs, gpus)
+    paper_s: dict[tuple[int, int, str], float] = {}
+    for (jobs, gpus), model in itertools.product(sizes, models):
+        problem = by_model(build(jobs, gpus), model)
         events = evaluator_events_per_s(problem)
         base_s = 0.0
         for name in policies:
             schedule = planning.plan(problem, by_name(name))
             base_s = schedule.plan_s if name == "ls" else base_s
+            first_s = paper_s.setdefault((jobs, gpus, name), schedule.plan_s)
             rows.append(
                 {
                     "jobs": jobs,
                     "gpus": problem.cluster.gpus_total,
+                    "model": model,
                     "policy": name,
                     "plan_s": schedule.plan_s,
                     "times_ls": schedule.plan_s / base_s if base_s else None,
+                    "times_paper": None if model == "paper" else schedule.plan_s / first_s,
                     "makespan": schedule.makespan_s,
                     "gap": schedule.gap,
                     "goal_s": GOALS.get((jobs, gpus)) if name == "sjf-bco" else None,
                     "evaluator_events_per_s": events,
                 }
             )
-            print(f"{jobs} jobs, {name}: {schedule.plan_s:.3f} s", file=sys.stderr)
+            print(f"{jobs} jobs, {model}, {name}: {schedule.plan_s:.3f} s", file=sys.stderr)
     return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows for a person."""
-    lines = ["  jobs   gpus  policy       plan s   x LS   goal s   gap to bound   evaluator events/s"]
+    lines = [
+        "  jobs   gpus  model  policy       plan s   x LS  x paper   goal s   gap to bound   evaluator events/s"
+    ]
     for row in rows:
         ratio = f"{row['times_ls']:.3g}" if row["times_ls"] else "-"
+        times = f"{row['times_paper']:.2f}" if row["times_paper"] else ""
         goal = f"{row['goal_s']:g}" if row["goal_s"] else ""
         lines.append(
-            f"{row['jobs']:>6} {row['gpus']:>6}  {row['policy']:<10} {row['plan_s']:>8.3f} {ratio:>6}"
+            f"{row['jobs']:>6} {row['gpus']:>6}  {row['model']:<5}  {row['policy']:<10}"
+            f" {row['plan_s']:>8.3f} {ratio:>6} {times:>8}"
             f" {goal:>8} {row['gap']:>14.1%} {row['evaluator_events_per_s']:>20,.0f}"
         )
     return "\n".join(lines)
@@ -109,10 +127,11 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE|-", default="", help="write the rows as JSON")
     parser.add_argument("--quick", action="store_true", help="up to 2,000 jobs")
     parser.add_argument("--policy", action="append", choices=POLICIES, help="only these; ls is the peer")
+    parser.add_argument("--model", choices=("paper", "links"), help="only this one")
     options = parser.parse_args()
     sizes = [size for size in SIZES if not options.quick or size[0] <= 2000]
     policies = ["ls", *(name for name in options.policy or POLICIES if name != "ls")]
-    rows = measure(sizes, policies)
+    rows = measure(sizes, policies, (options.model,) if options.model else ("paper", "links"))
     if options.json == "-":
         print(json.dumps(rows, indent=1))
         return

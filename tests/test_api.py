@@ -12,6 +12,7 @@ import pytest
 
 import paceline
 from paceline import api, describe
+from paceline.errors import UserError
 from paceline.generated import field_texts, rewritten
 from tests.docs.pages import ROOT
 from tests.report.run_scenes import paceline_run
@@ -153,8 +154,15 @@ def test_every_policy_of_plan_plans(name: str) -> None:
     if name == "exact":
         pytest.importorskip("ortools")
     jobs = [paceline.Job(f"j{i}", 1 + i, 10, backward_s=0.1) for i in range(3)]
-    slotted = {"servers": [{"gpus": 2, "count": 2}], "model": {"time": "slotted", "slot": "10 s"}}
+    model = {"time": "slotted", "slot": "10 s", "contention": "paper"}
+    slotted = {"servers": [{"gpus": 2, "count": 2}], "model": model}
     assert paceline.plan(jobs, slotted, name, budget_s=0.1).makespan_s > 0
+
+
+def test_exact_says_that_it_knows_the_papers_model_only() -> None:
+    slotted = {"servers": [{"gpus": 2}], "model": {"time": "slotted", "slot": "10 s"}}
+    with pytest.raises(UserError, match="paper's model only"):
+        paceline.plan([paceline.Job("a", 1, 10, backward_s=0.1)], slotted, "exact")
 
 
 def test_racks_of_a_uniform_cluster_are_blocks() -> None:

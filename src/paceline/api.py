@@ -19,8 +19,9 @@ from paceline.report.run.read import RunData
 from paceline.schedule import planning
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job, JobEntry
+from paceline.schedule.inputs.profile import load_profile
 from paceline.schedule.inputs.sources import ClusterSource, read_jobs
-from paceline.schedule.model import Problem
+from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Objective, Schedule
 from paceline.schedule.policies import NAMES as PLAN_POLICIES
 from paceline.schedule.policies import Policy, by_name
@@ -92,7 +93,7 @@ def plan(
     object of yours ([guide](guide.md#add-a-policy)).
     """
     if isinstance(cluster, Cluster):
-        problem = Problem(cluster, _jobs(jobs, cluster.gpus_total))
+        problem = Problem(cluster, _jobs(jobs, cluster.gpus_total), Model(links=True))
     else:
         source = (
             ClusterSource.read(str(cluster))
@@ -112,7 +113,8 @@ def _jobs(given: str | Path | Iterable[Job | Mapping[str, Any]], gpus_total: int
         if isinstance(job, Job):
             jobs.append(job)
         else:
-            jobs += toml.validate(dict(job), JobEntry, f"jobs[{index}]", {}).jobs(index)
+            entry = toml.validate(dict(job), JobEntry, f"jobs[{index}]", {})
+            jobs += entry.jobs(index, load_profile(Path(entry.profile)) if entry.profile else None)
     return tuple(jobs)
 
 

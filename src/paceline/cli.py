@@ -19,6 +19,10 @@ reproduce = typer.Typer(no_args_is_help=True, help="Repeat a paper's experiment:
 app.add_typer(reproduce, name="reproduce")
 bench = typer.Typer(no_args_is_help=True, help="Measure the live data plane beside its peers.")
 app.add_typer(bench, name="bench")
+cluster = typer.Typer(
+    no_args_is_help=True, help="Write a cluster file from what Slurm, Ray or a list of nodes says."
+)
+app.add_typer(cluster, name="cluster")
 
 
 def _version(wanted: bool) -> None:
@@ -39,7 +43,7 @@ def root(
 
 
 def _register() -> None:
-    from paceline.commands import BENCHMARKS, COMMANDS, REPRODUCTIONS
+    from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, REPRODUCTIONS
 
     for name, command in COMMANDS.items():
         app.command(name)(command)
@@ -47,6 +51,8 @@ def _register() -> None:
         reproduce.command(name)(command)
     for name, command in BENCHMARKS.items():
         bench.command(name)(command)
+    for name, command in CLUSTERS.items():
+        cluster.command(name)(command)
 
 
 _register()

@@ -5,6 +5,7 @@ half loaded; it then registers itself a moment later. Nothing here may make `imp
 """
 
 import logging
+import os
 
 
 def autoload() -> None:
@@ -14,3 +15,9 @@ def autoload() -> None:
     except Exception as error:
         # A torch without `distributed`, or one that differs from what we know: asking for the backend then fails.
         logging.getLogger("paceline.torch").debug("the backend paceline is not registered: %r", error)
+        return
+    if path := os.environ.get("PACELINE_PROFILE"):
+        # `paceline profile` runs this script, and wants to know what it does.
+        from paceline.torch.profile import profile
+
+        profile(path, int(os.environ.get("PACELINE_PROFILE_STEPS", "20")))

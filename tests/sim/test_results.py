@@ -116,7 +116,7 @@ def test_only_policies_that_preempt_report_preemptions(result: RunResult) -> Non
 
 def test_settings_are_those_of_the_policy(result: RunResult) -> None:
     assert result.settings["transport"]["congestion"] == (
-        {"switchml": "fixed", "ring": "aimd"}.get(result.policy, "together")
+        {"switchml": "fixed"}.get(result.policy, "together")
     )
     assert result.settings["transport"]["window"] == 32
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.commands.bench import allreduce as bench_allreduce
+from paceline.commands.cluster import from_nodes, from_ray, from_slurm
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
+from paceline.commands.profile import profile as profile_command
 from paceline.commands.report import report as report_command
-from paceline.commands.reproduce import esa, joint, sa_atp, sjf_bco
+from paceline.commands.reproduce import esa, fidelity, joint, sa_atp, sjf_bco
 from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
 from paceline.commands.switch import switch as switch_command
@@ -15,6 +17,7 @@ from paceline.commands.switch import switch as switch_command
 COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models_command,
     "plan": plan_command,
+    "profile": profile_command,
     "report": report_command,
     "run": run_command,
     "simulate": simulate_command,
@@ -22,10 +25,16 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": esa,
+    "fidelity": fidelity,
     "joint": joint,
     "sa-atp": sa_atp,
     "sjf-bco": sjf_bco,
 }
 BENCHMARKS: dict[str, Callable[..., Any]] = {
     "allreduce": bench_allreduce,
+}
+CLUSTERS: dict[str, Callable[..., Any]] = {
+    "from-nodes": from_nodes,
+    "from-ray": from_ray,
+    "from-slurm": from_slurm,
 }

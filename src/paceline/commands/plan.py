@@ -8,6 +8,7 @@ import typer
 from paceline.commands.output import page_console, print_table, write_json
 
 if TYPE_CHECKING:
+    from paceline.experiments.planned import Compared
     from paceline.schedule.inputs.jobs import Job
     from paceline.schedule.inputs.sources import ClusterSource
     from paceline.schedule.plan import Schedule
@@ -55,6 +56,9 @@ def plan(
             metavar="KEY=VALUE", help="Compare with a changed cluster; repeat for several questions."
         ),
     ] = None,
+    packets: Annotated[
+        bool, typer.Option("--packets", help="Run the best plan packet by packet, beside what was expected.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="For rand, bco-plus and the models of a trace.")] = 0,
     budget: Annotated[float, typer.Option(min=0.0, help="Seconds that bco-plus may search.")] = 2.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
@@ -86,6 +90,7 @@ def plan(
             entry = after.to_dict()
             changed_json.append({"change": change, **{k: v for k, v in entry.items() if k != "placements"}})
     explained = explain_job(best, explain, objective) if explain else []
+    compared = _compare(best, seed) if packets else []
     if json_file:
         document = {
             "objective": objective,
@@ -95,11 +100,15 @@ def plan(
             "what_if": changed_json,
             "explanation": explained,
         }
+        if packets:
+            document["packets"] = [each.to_dict() for each in compared]
         write_json(json_file, document)
     if html is not None:
         output.write_page(html, schedules, objective, rows, remarks, explained)
     if json_file != "-":
         _show(schedules, best, rows, remarks, explained, gantt, html)
+        if compared:
+            _show_packets(best, compared)
 
 
 plan.__doc__ = HELP
@@ -177,6 +186,35 @@ def _run(
         s if s.preempts else replace(s, lower_bound_s=best.lower_bound_s, bound_by=best.bound_by)
         for s in schedules
     ]
+
+
+def _compare(best: "Schedule", seed: int) -> "list[Compared]":
+    from paceline.experiments.planned import compare
+
+    return compare(best, seed)
+
+
+def _show_packets(best: "Schedule", compared: "list[Compared]") -> None:
+    from paceline.units import format_seconds
+
+    console = page_console(110)
+    console.print(f"\n{best.policy}, packet by packet, an iteration:", style="bold")
+    print_table(
+        console,
+        ("job", "servers", "expected", "simulated", "error"),
+        [
+            (
+                each.job,
+                str(each.servers),
+                format_seconds(each.expected_s),
+                format_seconds(each.simulated_s),
+                f"{each.error:+.1%}",
+            )
+            for each in compared
+        ],
+    )
+    mean = sum(abs(each.error) for each in compared) / len(compared)
+    console.print(f"mean error {mean:.1%}")
 
 
 def _show(

@@ -78,6 +78,35 @@ def esa(
     _print_summary(out, ("claim", "paper", "ours", "setting"), rows)
 
 
+def fidelity(
+    out: OutFolder = Path("out/fidelity"),
+    quick: Annotated[bool, typer.Option("--quick", help="64 placements instead of 320.")] = False,
+    first_seed: Annotated[int, typer.Option(min=0, help="Draw workloads from this seed on.")] = 0,
+    jobs: Processes = None,
+    ray: RayAddress = None,
+    resume: Resume = False,
+) -> None:
+    """The scheduler's predictions against packets, over random placements.
+
+    2 to 40 jobs on stars and leaf-spines, summed by ring, ATP, SwitchML or ESA, placed in four ways each: run times by
+    the model and by the packet simulator.
+
+    Writes index.html, rows.csv, errors.csv and summary.json.
+
+    Examples:
+
+      paceline reproduce fidelity --quick
+
+      paceline reproduce fidelity --first-seed 1000 --out out/fresh
+    """
+    from paceline.experiments.fidelity.experiment import reproduce
+
+    with sweep_options(out, jobs, ray, resume) as sweep:
+        summary = reproduce(out, quick, sweep, first_seed)
+    rows = [(figure, _number(entry["ours"], 3), entry["setting"]) for figure, entry in summary.items()]
+    _print_summary(out, ("figure", "ours", "setting"), rows)
+
+
 def joint(
     out: OutFolder = Path("out/joint"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller jobs: about a minute.")] = False,

@@ -51,6 +51,10 @@ class Exact:
 def _check(problem: Problem) -> None:
     if problem.model.slot_s is None:
         raise UserError('needs the slotted form: set model.time = "slotted"', place="--policy exact")
+    if problem.model.links:
+        raise UserError(
+            'knows the paper\'s model only: set model.contention = "paper"', place="--policy exact"
+        )
     if any(job.exchange == "in-network" for job in problem.jobs):
         raise UserError("knows ring jobs only", place="--policy exact")
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from paceline.errors import UserError
 from paceline.schedule import timeline
+from paceline.schedule.breakdown import breakdown, sentence
 from paceline.schedule.model import Ints, Problem
 from paceline.schedule.plan import Objective, Placement, Schedule, score
 from paceline.units import format_seconds
@@ -31,6 +32,8 @@ def explain(schedule: Schedule, name: str, objective: Objective) -> list[str]:
         _waited(schedule, j),
         _contention(schedule, j),
     ]
+    if problem.model.links and not schedule.preempts:
+        lines.append(sentence(breakdown(schedule, j)))
     if schedule.preempts:
         pieces = len(mine.segments)
         lines.append(

@@ -8,48 +8,28 @@ Invariants: `crowd[s]` is the number of active spread jobs on server s and `on_s
 them; `rack_count[r]` counts the active spread in-network jobs that touch rack r (its last entry: those that
 span racks, which share the upper switch); the heap holds each waiting start and each predicted end once.
 
-Kernels are compiled by Numba and kept on disk (`paceline.compile.cache`): the first compilation after a change says so
-on stderr, every later start loads the machine code in a moment. `NUMBA_DISABLE_JIT=1` runs them interpreted.
+Two models price a job: the paper's equations, and the sharing of links and switch memory (`contention.py`), where the
+share of time in which a job sends (`busy`) depends on its neighbours' and theirs on its own. A start or an end goes
+`SWEEPS` times over the jobs that share a link with the job; those further away notice at their own events.
 """
 
-import functools
-import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.compile.cache import config, is_on_disk, kept_on_disk
-from paceline.compile.linking import njit
+from paceline.schedule import contention
+from paceline.schedule.kernel_cache import announce, compiled
 from paceline.schedule.model import ClusterT, Floats, Ints, JobsT, PriceT
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_kernels: list[Callable[..., Any]] = []
-
-
-def compiled(function: F) -> F:
-    """`numba.njit`, kept on disk; the wrapped function keeps its type for the checker."""
-    wrapped: Any = kept_on_disk(njit(cache=True, error_model="numpy"), function)
-    _kernels.append(wrapped)
-    return wrapped  # type: ignore[no-any-return]
-
-
-@functools.cache
-def announce() -> None:
-    """Say on stderr, once, that a compilation is about to happen, if it is; call before the first kernel."""
-    if config.DISABLE_JIT or any(is_on_disk(kernel) for kernel in _kernels):
-        return
-    print(
-        "paceline: compiling the scheduler's kernels (once, about half a minute) ...",
-        file=sys.stderr,
-        flush=True,
-    )
-
+__all__ = ["announce", "compiled"]
 
 WAITING, DUE, RUNNING, DONE = 0, 1, 2, 3
 """Phases of a job."""
+SWEEPS = 2
+"""How often neighbours are priced anew after a start or an end."""
+SAME = 1e-4
+"""A change of a job's rate by less than this share is no change."""
 
 
 class State(NamedTuple):
@@ -93,6 +73,24 @@ class State(NamedTuple):
     """Where the job is in the heap; -1: nowhere."""
     heap_n: Ints
     """One entry: how many are in the heap."""
+    busy: Floats
+    """Share of its iteration in which a spread job that runs sends."""
+    link_busy: Floats
+    """By server: the sum over its spread jobs."""
+    racks_n: Ints
+    """How many racks the job uses."""
+    rack_busy: Floats
+    """By rack: the sum over its spread jobs that span racks."""
+    rack_jobs: Ints
+    """By rack: how many these are."""
+    on_rack: Ints
+    """`[rack, i]`: which they are."""
+    holding: Floats
+    """By rack: the sum over all of its spread in-network jobs; last: over those that span racks."""
+    seen: Ints
+    """When a job was last looked at, in walks."""
+    walks: Ints
+    """One entry: walks so far."""
 
 
 @compiled
@@ -105,6 +103,9 @@ def new_state(jobs: JobsT, cluster: ClusterT) -> State:
     racks = 0
     for s in range(servers):
         racks = max(racks, cluster.rack_of[s] + 1)
+    in_rack = np.zeros(racks, dtype=np.int64)
+    for s in range(servers):
+        in_rack[cluster.rack_of[s]] += cluster.first_gpu[s + 1] - cluster.first_gpu[s]
     return State(
         remaining=jobs.iterations.copy(),
         rate=np.zeros(n),
@@ -125,6 +126,15 @@ def new_state(jobs: JobsT, cluster: ClusterT) -> State:
         heap=np.zeros(n, dtype=np.int64),
         position=np.full(n, -1, dtype=np.int64),
         heap_n=np.zeros(1, dtype=np.int64),
+        busy=np.zeros(n),
+        link_busy=np.zeros(servers),
+        racks_n=np.zeros(n, dtype=np.int64),
+        rack_busy=np.zeros(racks),
+        rack_jobs=np.zeros(racks, dtype=np.int64),
+        on_rack=np.zeros((racks, min(n, in_rack.max())), dtype=np.int64),
+        holding=np.zeros(racks + 1),
+        seen=np.zeros(n, dtype=np.int64),
+        walks=np.zeros(1, dtype=np.int64),
     )
 
 
@@ -187,7 +197,7 @@ def drop_event(state: State, j: int) -> None:
 
 
 @compiled
-def contention(state: State, jobs: JobsT, j: int) -> int:
+def contention_of(state: State, jobs: JobsT, j: int) -> int:
     """(6): p_j."""
     if state.servers_n[j] <= 1:
         return 0
@@ -230,17 +240,154 @@ def _memory_sharers(state: State, jobs: JobsT, cluster: ClusterT, j: int) -> int
 def reprice(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, now: float) -> None:
     """Bring job j up to `now` and predict its end at the rate that holds from now on."""
     sharing = 1
-    if jobs.in_network[j] and state.servers_n[j] > 1:
-        sharing = _memory_sharers(state, jobs, cluster, j)
-    tau = iteration(jobs, price, j, state.servers_n[j], state.p[j], sharing)
+    if price.network.on:
+        tau = _price_by_links(state, jobs, cluster, price, j)
+    else:
+        if jobs.in_network[j] and state.servers_n[j] > 1:
+            sharing = _memory_sharers(state, jobs, cluster, j)
+        tau = iteration(jobs, price, j, state.servers_n[j], state.p[j], sharing)
     rate = np.floor(1.0 / tau + 1e-9) if price.slotted else 1.0 / tau
-    if rate == state.rate[j]:
+    if rate == state.rate[j] or (price.network.on and abs(rate - state.rate[j]) < SAME * rate):
         return
     state.remaining[j] = max(0.0, state.remaining[j] - state.rate[j] * (now - state.since[j]))
     state.since[j] = now
     state.rate[j] = rate
     left = state.remaining[j] / rate
     schedule_event(state, j, now + (np.ceil(left - 1e-9) if price.slotted else left))
+
+
+@compiled
+def rate_of(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int) -> float:
+    """Bytes a unit of time that a spread job gets, on average while it sends."""
+    network = price.network
+    base, mine = jobs.base[j], state.busy[j]
+    rate, free_there, free_everywhere = network.rate, 1.0, 1.0
+    state.walks[0] += 1
+    state.seen[j] = state.walks[0]
+    for i in range(base, base + state.servers_n[j]):
+        s = state.servers[i]
+        crowd = state.crowd[s]
+        if crowd <= 1:
+            continue
+        free = 1.0
+        for k in range(crowd):
+            other = state.on_server[s, k]
+            if other != j:
+                free *= 1.0 - state.busy[other]
+            if state.seen[other] != state.walks[0]:
+                state.seen[other] = state.walks[0]
+                free_everywhere *= 1.0 - state.busy[other]
+        here = contention.expected_rate(crowd - 1, state.link_busy[s] - mine, network.rate, network.rate)
+        if here < rate:
+            rate, free_there = here, free
+    rate = contention.any_of_several(rate, network.rate, free_there, free_everywhere)
+    if state.racks_n[j] > 1:
+        for i in range(base, base + state.servers_n[j]):
+            r = cluster.rack_of[state.servers[i]]
+            uplink = network.uplink / contention.copies_on_uplinks(jobs.kind[j])
+            others = state.rack_busy[r] - mine
+            rate = min(rate, contention.expected_rate(state.rack_jobs[r] - 1, others, uplink, network.rate))
+    return rate
+
+
+@compiled
+def holders_of(state: State, jobs: JobsT, cluster: ClusterT, j: int) -> float:
+    """In-network jobs that send at a moment on the busiest switch that job j crosses, itself included."""
+    most = 0.0
+    for i in range(jobs.base[j], jobs.base[j] + state.servers_n[j]):
+        most = max(most, state.holding[cluster.rack_of[state.servers[i]]])
+    if state.racks_n[j] > 1:
+        most = max(most, state.holding[-1])
+    return float(1.0 + max(0.0, most - state.busy[j]))
+
+
+@compiled
+def _price_by_links(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int) -> float:
+    # The iteration of job j among its neighbours of now; its share of time follows.
+    servers, racks = state.servers_n[j], state.racks_n[j]
+    longer = 1.0 + jobs.jitter[j] * servers / (servers + 1.0)
+    if servers == 1:
+        inside = jobs.ring_bytes[j] / price.intra if jobs.gpus[j] > 1 else 0.0
+        return float(jobs.compute[j] * longer + inside)
+    network, kind = price.network, jobs.kind[j]
+    rate = rate_of(state, jobs, cluster, price, j)
+    holders = holders_of(state, jobs, cluster, j) if kind == contention.ATP else 1.0
+    sent = contention.sending(network, kind, jobs.net_bytes[j], servers, racks, rate, holders)
+    trip = contention.latency(network, kind, racks)
+    tau = contention.iteration(jobs.forward[j], jobs.released[j], jobs.left[j], longer, sent, trip)
+    used = contention.on_links(kind, jobs.net_bytes[j], rate, sent)
+    _set_busy(state, jobs, cluster, j, min(1.0, used / tau))
+    return tau
+
+
+@compiled
+def _first_of_rack(state: State, cluster: ClusterT, base: int, i: int) -> bool:
+    # Is the server at place i the first of its rack among the job's?
+    rack = cluster.rack_of[state.servers[i]]
+    k = i - 1
+    while k >= base and cluster.rack_of[state.servers[k]] != rack:
+        k -= 1
+    return k < base
+
+
+@compiled
+def _set_busy(state: State, jobs: JobsT, cluster: ClusterT, j: int, busy: float) -> None:
+    more = busy - state.busy[j]
+    state.busy[j] = busy
+    base = jobs.base[j]
+    for i in range(base, base + state.servers_n[j]):
+        s = state.servers[i]
+        state.link_busy[s] += more
+        if _first_of_rack(state, cluster, base, i):
+            r = cluster.rack_of[s]
+            if state.racks_n[j] > 1:
+                state.rack_busy[r] += more
+            if jobs.in_network[j]:
+                state.holding[r] += more
+    if jobs.in_network[j] and state.racks_n[j] > 1:
+        state.holding[-1] += more
+
+
+@compiled
+def _join_racks(state: State, jobs: JobsT, cluster: ClusterT, j: int, step: int) -> None:
+    # How many racks the job uses; and, if several, its name on each of their lists, or off them.
+    base, racks = jobs.base[j], 0
+    for i in range(base, base + state.servers_n[j]):
+        racks += _first_of_rack(state, cluster, base, i)
+    state.racks_n[j] = racks
+    if racks < 2:
+        return
+    for i in range(base, base + state.servers_n[j]):
+        if not _first_of_rack(state, cluster, base, i):
+            continue
+        r = cluster.rack_of[state.servers[i]]
+        if step > 0:
+            state.on_rack[r, state.rack_jobs[r]] = j
+            state.rack_jobs[r] += 1
+            continue
+        state.rack_jobs[r] -= 1
+        for k in range(state.rack_jobs[r]):
+            if state.on_rack[r, k] == j:
+                state.on_rack[r, k] = state.on_rack[r, state.rack_jobs[r]]
+                break
+
+
+@compiled
+def _settle_around(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, now: float) -> None:
+    # Jobs that share a link with j, `SWEEPS` times, and j among them: each goes by the shares of time of the others.
+    for _ in range(SWEEPS):
+        if state.phase[j] == RUNNING:
+            reprice(state, jobs, cluster, price, j, now)
+        for i in range(jobs.base[j], jobs.base[j] + state.servers_n[j]):
+            s = state.servers[i]
+            for k in range(state.crowd[s]):
+                if state.on_server[s, k] != j:
+                    reprice(state, jobs, cluster, price, state.on_server[s, k], now)
+            if state.racks_n[j] > 1 and _first_of_rack(state, cluster, jobs.base[j], i):
+                r = cluster.rack_of[s]
+                for k in range(state.rack_jobs[r]):
+                    if state.on_rack[r, k] != j:
+                        reprice(state, jobs, cluster, price, state.on_rack[r, k], now)
 
 
 @compiled
@@ -272,7 +419,7 @@ def _reprice_around(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT,
                 reprice(state, jobs, cluster, price, other, now)
             elif crowd + 1 == state.p[other]:
                 # Only a server that has just been left can have been the fullest one.
-                p = contention(state, jobs, other)
+                p = contention_of(state, jobs, other)
                 if p != state.p[other]:
                     state.p[other] = p
                     reprice(state, jobs, cluster, price, other, now)
@@ -314,7 +461,11 @@ def start(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, n
         state.sharing[state.sharing_n[0]] = j
         state.sharing_n[0] += 1
         _count_racks(state, jobs, cluster, j, 1)
-    state.p[j] = contention(state, jobs, j)
+    if price.network.on:
+        _join_racks(state, jobs, cluster, j, 1)
+        _settle_around(state, jobs, cluster, price, j, now)
+        return
+    state.p[j] = contention_of(state, jobs, j)
     reprice(state, jobs, cluster, price, j, now)
     _reprice_around(state, jobs, cluster, price, j, now)
 
@@ -347,6 +498,11 @@ def leave(
                 state.sharing[k] = state.sharing[state.sharing_n[0]]
                 break
         _count_racks(state, jobs, cluster, j, -1)
+    if price.network.on:
+        _set_busy(state, jobs, cluster, j, 0.0)
+        _join_racks(state, jobs, cluster, j, -1)
+        _settle_around(state, jobs, cluster, price, j, now)
+        return
     _reprice_around(state, jobs, cluster, price, j, now)
 
 

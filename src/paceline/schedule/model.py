@@ -13,6 +13,8 @@ Ours: the overhead constant xi2 is apart from xi1 (the paper writes one xi for b
 job**: its workers send m once to the switch, so a spread one exchanges in `m/B` with B also limited by its
 share of the switch's memory (slots x payload / round trip, divided among the in-network jobs of that
 switch), and its workers reduce nothing themselves. On one server it is a ring like any other.
+
+With `links`, another model prices jobs: `contention.py`, by the links and the switch memory that they share.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import UserError
+from paceline.schedule import contention
+from paceline.schedule.contention import NetworkT
 from paceline.schedule.inputs.cluster import Cluster, ClusterFile
 from paceline.schedule.inputs.jobs import Job, check_fits
 
@@ -61,6 +65,8 @@ class Model:
     reduce_bps: float = 8e11
     f: ContentionFunction = linear
     slot_s: float | None = None
+    links: bool = False
+    """Price by shared links and switch memory instead."""
 
     @classmethod
     def from_file(cls, file: ClusterFile) -> "Model":
@@ -71,8 +77,9 @@ class Model:
             section.xi1,
             section.overhead_per_server,
             section.reduce_speed,
-            CONTENTION[section.contention],
+            CONTENTION.get(section.contention, linear),
             section.slot if slotted else None,
+            section.contention == "links",
         )
 
     def contention_k(self, p: int) -> float:
@@ -128,6 +135,16 @@ class JobsT(NamedTuple):
     """Time an iteration that workers spend adding, around a ring."""
     compute: Floats
     """Time an iteration of forward and backward passes."""
+    kind: Ints
+    """How it exchanges gradients: `RING`, `ESA`, `ATP` or `SWITCHML` of `contention.py`."""
+    forward: Floats
+    """Time an iteration of the forward pass."""
+    released: Floats
+    """`[job, part]`: when parts of its gradients are released, from the start of the backward pass."""
+    left: Floats
+    """`[job, part]`: the share of its gradients that is still to be sent then."""
+    jitter: Floats
+    """The most by which a worker's computation varies, as a share."""
 
 
 class ClusterT(NamedTuple):
@@ -154,6 +171,8 @@ class PriceT(NamedTuple):
     """Time an iteration for each server that a job uses."""
     slotted: bool
     """Is time counted in whole slots?"""
+    network: NetworkT
+    """For the model of shared links."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +233,51 @@ class Problem:
         return np.asarray(np.maximum(local, np.array(spread)))
 
     def _tau(self, job: Job, servers: int, p: int, sharing: int = 1) -> float:
+        if self.model.links:
+            return self._tau_by_links(job, servers, p, sharing)
         return iteration_s(job, self.cluster, self.model, servers, p, sharing) / self.unit_s
+
+    def _tau_by_links(self, job: Job, servers: int, p: int, sharing: int) -> float:
+        """With p - 1 neighbours on each link, all of whom send all the time."""
+        network, unit = self.network_t, self.unit_s
+        longer = 1.0 + job.jitter * servers / (servers + 1.0)
+        if servers == 1:
+            inside_s = 2.0 * job.gradient_bytes * (job.gpus - 1) / job.gpus * 8 / self.cluster.intra_bps
+            return (job.compute_s * longer + inside_s) / unit
+        crowded = p > 1 and len(set(self.cluster.rack_of)) > 1
+        rate = contention.expected_rate(p - 1, float(p - 1), network.rate, network.rate)
+        kind, racks = self._kind(job), 2 if crowded else 1
+        if crowded:
+            others, uplink = len(self.jobs) - 1, network.uplink / contention.copies_on_uplinks(kind)
+            rate = min(rate, contention.expected_rate(others, float(others), uplink, network.rate))
+        sent = contention.sending(network, kind, job.gradient_bytes, servers, racks, rate, float(sharing))
+        released, left = job.parts
+        return contention.iteration(
+            job.forward_s * job.batch / unit,
+            np.array(released) / unit,
+            np.array(left),
+            longer,
+            sent,
+            contention.latency(network, kind, racks),
+        )
+
+    def _kind(self, job: Job) -> int:
+        policy = self.cluster.switch.policy if self.cluster.switch is not None else "esa"
+        return contention.EXCHANGES["ring" if job.exchange == "ring" else policy]
+
+    @cached_property
+    def network_t(self) -> NetworkT:
+        cluster, unit = self.cluster, self.unit_s
+        switch = cluster.switch
+        return NetworkT(
+            on=self.model.links,
+            rate=cluster.inter_bps / 8 * unit,
+            uplink=(cluster.uplink_bps or np.inf) / 8 * unit,
+            delay=cluster.delay_s / unit,
+            payload=float(switch.payload if switch is not None else 1024),
+            slots=float(switch.slots) if switch is not None else np.inf,
+            jobs=float(len(self.jobs)),
+        )
 
     def fewest_servers(self, gpus: int) -> int:
         """The smallest number of servers that hold so many GPUs."""
@@ -259,6 +322,11 @@ class Problem:
             in_network=np.array([job.exchange == "in-network" for job in jobs]),
             reduce=size * share * 8 / self.model.reduce_bps / unit,
             compute=np.array([job.compute_s for job in jobs]) / unit,
+            kind=np.array([self._kind(job) for job in jobs], dtype=np.int64),
+            forward=np.array([job.forward_s * job.batch for job in jobs]) / unit,
+            released=np.array([job.parts[0] for job in jobs]) / unit,
+            left=np.array([job.parts[1] for job in jobs]),
+            jitter=np.array([job.jitter for job in jobs]),
         )
 
     @cached_property
@@ -277,4 +345,5 @@ class Problem:
             memory=memory,
             overhead=model.xi2_s / unit,
             slotted=model.slot_s is not None,
+            network=self.network_t,
         )

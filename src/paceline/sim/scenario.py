@@ -109,12 +109,11 @@ class Transport(Section):
 
     window: Count | None = None
     """Packets without a result; under SwitchML the most that a pool gets. By default what suits the network:
-    a bandwidth-delay product (twelve for the ring, whose receipts queue behind data, four for ps, the whole pool
-    under SwitchML)."""
+    a bandwidth-delay product (four for ps, the whole pool under SwitchML). A ring has `buffer` instead."""
     window_min: Count = 8
     window_start: Count | None = None
     congestion: Literal["together", "aimd", "fixed", "alone"] = "together"
-    """How the window moves; see `core/sender/congestion.py`. `fixed` under SwitchML, `aimd` for the ring."""
+    """How the window moves; see `core/sender/congestion.py`. `fixed` under SwitchML. A ring has TCP's rules instead."""
     queue_target: TimeNs = 0
     """`together`: a longer queue, seen in round trips, shrinks the window; 0: marks and losses alone do."""
     increase: Annotated[float, Field(gt=0)] | None = None
@@ -132,6 +131,10 @@ class Transport(Section):
     resends_max: Count = 60
     bucket: Size = 25_000_000
     """Ring: layers are fused into buckets of at least this size."""
+    message: Annotated[Size, Field(gt=0)] = 1_048_576
+    """Ring: the longest message; two are under way between neighbours, as in Gloo's ring."""
+    buffer: Annotated[Size, Field(ge=65_536)] = 4_194_304
+    """Ring: a socket's buffer; the most that is without a receipt. Nothing else limits the window."""
     ack_every: Count = 8
     """Ring: receipts for every so many packets."""
 
@@ -210,6 +213,8 @@ class ScenarioJob(Section):
     """Fuse layers until each has at least so many bytes of gradient."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Each worker's computation takes up to this share longer, drawn anew each iteration."""
+    overlap: Literal["layers", "ddp"] = "layers"
+    """The next forward pass of a layer waits for its own result, or, as DistributedDataParallel has it, for all."""
     straggler: StragglerMode = "off"
     """What is done about a slow worker: `custody`, `takeover` or both; `backup` and `timeout`, for comparison,
     leave it out of the sum."""
@@ -292,7 +297,7 @@ class Scenario(Section):
         transport = update["transport"]
         assert isinstance(transport, Transport)
         if transport.window is None:
-            shares = {"ring": 12, "ps": 4, "switchml": 1024}
+            shares = {"ps": 4, "switchml": 1024}
             window = max(transport.window_min, shares.get(name, 1) * self.network.bdp_packets())
             update["transport"] = transport.model_copy(update={"window": window})
         return self.model_copy(update=update)
@@ -315,7 +320,6 @@ class Scenario(Section):
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "switchml": {"transport": {"congestion": "fixed", "recovery": "resend"}},
-    "ring": {"transport": {"congestion": "aimd", "recovery": "resend"}},
     "ps": {
         "transport": {"reorder_chunks": 64, "reorder_rtts": 2.0},
         "custodians": {"placement": "workers"},

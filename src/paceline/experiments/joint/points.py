@@ -44,6 +44,7 @@ SLOWDOWN = 2.5
 TUNING_SEED = 1000
 LAYERS = 8
 MICRO_BATCHES = 8
+JITTER = 0.05
 RATIOS = (0.05, 0.1, 0.25, 0.5, 1.0)
 """Sending over computing, of the jobs."""
 HELP = {"patience": "100 us", "budget": "64 kB", "dead_after": "1 s", "latency": "10 us"}
@@ -67,6 +68,8 @@ class JointPoint:
     seeds: tuple[int, ...] = ()
     """Measured seeds; `seed` alone if there are none."""
     topology: str = "leaf-spine"
+    model: str = "links"
+    """What the scheduler plans by: `links`, or the `paper`'s."""
 
     @property
     def label(self) -> str:
@@ -125,6 +128,7 @@ def cluster() -> Cluster:
         intra_bps=100 * RATE_BPS,
         inter_bps=_goodput_bps(),
         switch=SwitchMemory(slots=SLOTS, payload=4 * ELEMENTS, round_trip=_ROUND_TRIP_S),
+        uplink_bps=_goodput_bps() * UPPER_RATE_BPS / RATE_BPS,
     )
 
 
@@ -150,20 +154,27 @@ def problem(point: JointPoint) -> Problem:
                 work.gpus,
                 work.iterations,
                 work.size_bytes,
-                backward_s=work.compute_s,
+                forward_s=work.compute_s / 3,
+                backward_s=2 * work.compute_s / 3,
                 arrival_s=work.arrival_s,
                 exchange="ring" if point.exchange == "ring" else "in-network",
+                layers=LAYERS,
+                jitter=JITTER,
             )
             for work in works
         ),
-        Model(xi2_s=_ROUND_TRIP_S, reduce_bps=1e15),
+        Model(xi2_s=_ROUND_TRIP_S, reduce_bps=1e15, links=point.model == "links"),
     )
 
 
 def plan(point: JointPoint) -> Schedule:
     """The scheduler's decision and what its model expects of it: one for all who sum in the network, helped or not."""
     exchange = "ring" if point.exchange == "ring" else "esa"
-    return _plan(JointPoint(point.planner, exchange, "off", point.seed, point.jobs, quick=point.quick))
+    return _plan(
+        JointPoint(
+            point.planner, exchange, "off", point.seed, point.jobs, quick=point.quick, model=point.model
+        )
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -195,7 +206,7 @@ def scenario(point: JointPoint, schedule: Schedule, window: int | None = None) -
             "size": work.size_bytes,
             "ratio": work.ratio,
             "layers": LAYERS,
-            "jitter": 0.05,
+            "jitter": JITTER,
         }
         if point.straggler != "off" and len(hosts) > 1:
             job |= {"straggler": point.straggler, "micro_batches": MICRO_BATCHES}
@@ -236,13 +247,14 @@ def model_error(schedule: Schedule, result: RunResult) -> float:
 
 
 def best_window(point: JointPoint) -> int | None:
-    """The window that suits this combination best, on a workload that is not measured."""
+    """The window that suits this combination best, on a workload that is not measured; a ring has none."""
+    if point.exchange == "ring":
+        return None
     tuning = replace(point, seed=TUNING_SEED, seeds=())
     schedule = plan(tuning)
     bdp = scenario(tuning, schedule).network.bdp_packets()
-    shares = (6, 12, 24) if point.exchange == "ring" else (0.5, 1, 2)
     tried: dict[int, float] = {}
-    for share in shares:
+    for share in (0.5, 1, 2):
         window = max(8, round(share * bdp))
         result = simulate(scenario(tuning, schedule, window), point.exchange, seed=TUNING_SEED)
         if result.avg_jct_s is not None:

@@ -29,10 +29,14 @@ class ServerGroup(Section):
 
 
 class ClusterNetwork(Section):
-    """Bandwidth of one GPU's ring inside a server (b_i) and of a server's link to the others (b_e)."""
+    """Bandwidth of one GPU's ring inside a server (b_i), of a server's link to the others (b_e), of a rack's uplink."""
 
     intra_server: Rate = 2.4e12
     inter_server: Rate = 25e9
+    rack_uplink: Rate | None = None
+    """By default as much as the rack's servers can send."""
+    delay: Seconds = 1e-6
+    """Of each link, one way."""
 
 
 class SwitchMemory(Section):
@@ -41,6 +45,8 @@ class SwitchMemory(Section):
     slots: Annotated[int, Field(gt=0)]
     payload: Annotated[Size, Field(gt=0)] = 256
     round_trip: Annotated[Seconds, Field(gt=0)] = 20e-6
+    policy: Literal["esa", "atp", "switchml"] = "esa"
+    """Who gets an aggregator."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -55,7 +61,8 @@ class ModelSection(Section):
     xi1: Annotated[float, Field(gt=0, le=1)] = 1.0
     overhead_per_server: Seconds = 1e-3
     reduce_speed: Rate = 8e11
-    contention: Literal["linear", "fair", "quadratic"] = "linear"
+    contention: Literal["links", "paper", "linear", "fair", "quadratic"] = "links"
+    """By shared links and memory; or as the paper has it, whose function is `linear`."""
     time: Literal["continuous", "slotted"] = "continuous"
     slot: Annotated[Seconds, Field(gt=0)] = 60.0
 
@@ -88,6 +95,8 @@ class ClusterFile(Section):
             intra_bps=self.network.intra_server,
             inter_bps=self.network.inter_server,
             switch=self.switch,
+            uplink_bps=self.network.rack_uplink,
+            delay_s=self.network.delay,
         )
 
 
@@ -112,6 +121,10 @@ class Cluster:
     """Bandwidth of a server's link, in bit/s."""
     switch: SwitchMemory | None = None
     """Memory of the rack switches, for jobs that sum there."""
+    uplink_bps: float | None = None
+    """Bandwidth of a rack's uplink, in bit/s; None: it limits nobody."""
+    delay_s: float = 1e-6
+    """Of each link, one way."""
 
     @classmethod
     def uniform(cls, servers: int, gpus: int, *, racks: int = 1, inter_bps: float = 25e9) -> "Cluster":

@@ -8,6 +8,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,10 +16,15 @@ from pydantic import Field
 
 from paceline import toml
 from paceline.errors import UserError
+from paceline.schedule.contention import parts_of
+from paceline.schedule.inputs.profile import Profile, load_profile
 from paceline.toml import Section
 from paceline.units import Seconds, Size
 
 Exchange = Literal["ring", "in-network"]
+
+BUCKET_BYTES = 25_000_000
+"""What a ring exchanges together."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,43 @@ class Job:
     """Higher goes first where a policy has an order, and weighs more in the mean completion time."""
     exchange: Exchange = "ring"
     """Ring all-reduce, or sums in the switches."""
+    layers: int = 8
+    """Equal parts in which the backward pass releases the gradients, unless `releases` says otherwise."""
+    releases: tuple[tuple[float, int], ...] = ()
+    """Seconds from the start of the backward pass and bytes of gradient, in the order of release."""
+    jitter: float = 0.0
+    """The most by which a worker's computation varies from iteration to iteration, as a share."""
+
+    @cached_property
+    def parts(self) -> tuple[list[float], list[float]]:
+        """How gradients are released, as lines of `contention.iteration`; a ring waits for whole buckets."""
+        total = max(1, self.gradient_bytes)
+        releases = self.releases or tuple(
+            (self.backward_s * (i + 1) / self.layers, round(total / self.layers)) for i in range(self.layers)
+        )
+        if self.exchange == "ring":
+            releases = _in_buckets(releases)
+        size = max(1, sum(size_bytes for _, size_bytes in releases))
+        return parts_of([(time_s, size_bytes / size) for time_s, size_bytes in releases])
 
     @property
     def compute_s(self) -> float:
         """Computation of one iteration: Df_j * M_j + Db_j."""
         return self.forward_s * self.batch + self.backward_s
+
+
+def _in_buckets(releases: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Releases fused until each has `BUCKET_BYTES`, as DistributedDataParallel does."""
+    buckets: list[tuple[float, int]] = []
+    filled = 0
+    for time_s, size_bytes in releases:
+        filled += size_bytes
+        if filled >= BUCKET_BYTES:
+            buckets.append((time_s, filled))
+            filled = 0
+    if filled or not buckets:
+        buckets.append((releases[-1][0], filled))
+    return tuple(buckets)
 
 
 class JobEntry(Section):
@@ -65,6 +103,10 @@ class JobEntry(Section):
     arrival: Seconds = 0.0
     priority: Annotated[float, Field(gt=0)] = 1.0
     exchange: Exchange = "ring"
+    profile: str = ""
+    """A file that `paceline profile` wrote, beside the job list: instead of gradient, batch, forward and backward."""
+    layers: Annotated[int, Field(gt=0, le=10_000)] = 8
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
     # What `paceline run` adds; a plan does not look at it.
     command: str | list[str] = ""
@@ -72,9 +114,30 @@ class JobEntry(Section):
     workdir: str = ""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
 
-    def jobs(self, index: int) -> list[Job]:
+    def jobs(self, index: int, profile: Profile | None = None) -> list[Job]:
         stem = self.name or f"job{index}"
-        job = Job(
+        if profile is not None:
+            job = Job(
+                stem,
+                self.gpus,
+                self.iterations,
+                profile.gradient,
+                forward_s=profile.forward,
+                backward_s=profile.backward,
+                arrival_s=self.arrival,
+                priority=self.priority,
+                exchange=self.exchange,
+                releases=profile.releases,
+                jitter=self.jitter or profile.jitter,
+            )
+        else:
+            job = self._job(stem)
+        if self.count == 1:
+            return [job]
+        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
+
+    def _job(self, stem: str) -> Job:
+        return Job(
             stem,
             self.gpus,
             self.iterations,
@@ -85,10 +148,9 @@ class JobEntry(Section):
             self.arrival,
             self.priority,
             self.exchange,
+            self.layers,
+            jitter=self.jitter,
         )
-        if self.count == 1:
-            return [job]
-        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
 
 
 class JobFile(Section):
@@ -144,7 +206,7 @@ def _collect(
     jobs: list[Job] = []
     seen: dict[str, str] = {}
     for index, (entry, place) in enumerate(zip(entries, places, strict=True)):
-        for job in entry.jobs(index):
+        for job in entry.jobs(index, _profile(entry, name, place)):
             if job.name in seen:
                 raise UserError(f"job {job.name!r} was already named at {seen[job.name]}", place=place)
             if job.compute_s <= 0 and (job.gradient_bytes == 0 or job.gpus == 1):
@@ -154,6 +216,16 @@ def _collect(
             seen[job.name] = place
             jobs.append(job)
     return tuple(jobs)
+
+
+def _profile(entry: JobEntry, name: str, place: str) -> Profile | None:
+    """The profile that an entry names, beside its file."""
+    if not entry.profile:
+        return None
+    for key in ("gradient", "batch", "forward", "backward", "layers"):
+        if key in entry.model_fields_set:
+            raise UserError(f"give either profile or {key}, not both", place=place)
+    return load_profile(Path(name).parent / entry.profile)
 
 
 def check_fits(jobs: Iterable[Job], gpus_total: int, place: str) -> None:

@@ -88,6 +88,7 @@ def _paper_data(seed: int, setting: generate.PaperSetting) -> dict[str, Any]:
         "servers": [{"name": server.name, "gpus": server.gpus} for server in cluster.servers],
         "network": {"intra_server": cluster.intra_bps, "inter_server": cluster.inter_bps},
         "model": {
+            "contention": "paper",
             "alpha": model.alpha,
             "xi1": model.xi1,
             "overhead_per_server": model.xi2_s,

@@ -13,6 +13,7 @@ from paceline.core.sender.program import NEVER_NS, new_senders, start
 from paceline.core.switch.memory import EARLY
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.switch.program import new_switches
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import SettingError
 from paceline.sim.build.tables import Tables, build_tables
 from paceline.sim.build.topology import (
@@ -28,6 +29,7 @@ from paceline.sim.engine.event_queue import new_queue, set_time
 from paceline.sim.engine.links import new_pool
 from paceline.sim.engine.world import World, new_records
 from paceline.sim.faults import Faults
+from paceline.sim.hosts.tcp import CONNECTION, SEGMENT, TRAIN_BYTES, TRAINS, open_connection
 from paceline.sim.models import ModelProfile
 from paceline.sim.scenario import Scenario, ScenarioJob, check_help
 
@@ -80,6 +82,10 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[ScenarioJob], check: bool
     span = 1 << max(4, (ahead * window - 1).bit_length())
     if any(job.has_custody for job in jobs):
         span = max(span, 1 << (budget_chunks(scenario) - 1).bit_length())
+    if policy == "ring":
+        # Nothing but the socket's buffer limits a connection.
+        packets = scenario.transport.buffer // packet_bytes(scenario)
+        span = 1 << max(4, packets.bit_length() - 1)
     if policy == "switchml":
         pool = min(window, scenario.switch.slots // 2 // len(jobs))
         if pool < 1:
@@ -100,6 +106,11 @@ def _sizes(scenario: Scenario, policy: str, jobs: list[ScenarioJob], check: bool
         custodians=workers * hosted + dedicated * len(jobs),
         workers_most=max(job.workers for job in jobs),
     )
+
+
+def packet_bytes(scenario: Scenario) -> int:
+    """A whole packet on a link."""
+    return HEADER_BYTES + ENVELOPE_BYTES + 4 * scenario.network.elements
 
 
 def budget_chunks(scenario: Scenario) -> int:
@@ -126,6 +137,11 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     ring = 1 << (max(1024, 2 * sizes.span * copies * max(1, sharing) + 256) - 1).bit_length()
     if policy == "ps":
         ring = min(ring, 1 << 15)
+    elif policy == "ring":
+        # Trains that wait for a host's own link, or a full queue of a switch; receipts between them.
+        waiting_bytes = scenario.network.queue + TRAINS * TRAIN_BYTES * sharing
+        most = 2 * (waiting_bytes // packet_bytes(scenario) + scenario.network.bdp_packets()) + 1024
+        ring = 1 << (most - 1).bit_length()
     programs = _programs(sizes, topology, jobs) if scenario.hosts.are_programs else []
     links = build_links(scenario, topology, ring, topology.switches + max(programs) + 1 if programs else 0)
     first_stack = links.state.shape[0] - (topology.switches + max(programs) + 1 if programs else 0)
@@ -167,6 +183,8 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         endpoints=new_records(sizes.workers + sizes.custodians, w.ENDPOINT),
         host_dead=np.zeros(topology.hosts, dtype=np.int8),
         held=np.zeros((sizes.workers, 2 * sizes.span, sizes.width), dtype=np.int32),
+        connections=new_records(sizes.workers if on_ring else 1, CONNECTION),
+        segments=new_records((sizes.workers if on_ring else 1, sizes.span), SEGMENT),
         ring_seen=np.zeros((sizes.workers if on_ring else 1, sizes.span), dtype=np.int64),
         ring_values=np.zeros(
             (sizes.workers, 2, tables.places if on_ring else 1, sizes.width), dtype=np.int32
@@ -223,6 +241,7 @@ def _fill_control(setup: Setup, sizes: _Sizes, timers: int, seed: int) -> None:
     control[w.TRAIN_BYTES] = setup.scenario.hosts.train
     control[w.TURN_NS] = setup.scenario.hosts.turn
     control[w.RING_ACK_EVERY] = setup.scenario.transport.ack_every
+    control[w.PACKET_BYTES] = packet_bytes(setup.scenario)
     control[w.JITTER_SEED] = int(seed_word(seed, 3)) & 0x7FFFFFFF
 
 
@@ -289,6 +308,7 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         record.cut_until = NO_ITERATION
         record.forward_ns = int(tables.layers[j].forward_ns.sum())
         record.backward_ns = int(tables.layers[j].backward_ns.sum())
+        record.overlap = w.DDP if job.overlap == "ddp" else w.LAYERS
         _fill_spells(record, job.name, scenario.faults)
         record.after_first = sum(len(earlier.after) for earlier in setup.jobs[:j])
         record.after_count = len(job.after)
@@ -361,6 +381,11 @@ def _fill_worker(
     sender.resends_max = transport.resends_max
     if job.has_custody:
         sender.budget = min(budget_chunks(scenario), sizes.span)
+    if ring:
+        connection = setup.world.connections[i]
+        connection.rto_min_ns, connection.rto_max_ns = transport.rto_min, transport.rto_max
+        connection.expired_max = transport.resends_max
+        open_connection(setup.world, i, transport.rto_start)
     start(setup.world.senders, i, float(transport.window_start or sender.window_max), transport.rto_start)
 
 

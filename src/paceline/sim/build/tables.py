@@ -85,11 +85,11 @@ def _build_buckets(
     scenario: Scenario, jobs: list[ScenarioJob], models: list[ModelProfile], layers: Any
 ) -> tuple[Any, list[int], list[int], int]:
     """Fuse layers in backward order until a bucket is full; a segment for each worker."""
-    rows: list[list[tuple[int, int, int, int, int]]] = []
+    rows: list[list[tuple[int, ...]]] = []
     flows: list[int] = []
     places = 1
     for j, (job, model) in enumerate(zip(jobs, models, strict=True)):
-        row: list[tuple[int, int, int, int, int]] = []
+        row: list[tuple[int, ...]] = []
         high = len(model.layers) - 1
         gathered_bytes, gathered_chunks, flow, place = 0, 0, 0, 0
         for layer in range(high, -1, -1):
@@ -97,7 +97,8 @@ def _build_buckets(
             gathered_chunks += int(layers[j, layer].chunks)
             if gathered_bytes >= scenario.transport.bucket or layer == 0:
                 packets = math.ceil(gathered_chunks / job.workers)
-                row.append((flow, packets, place, layer, high))
+                messages = _messages(gathered_bytes, job.workers, scenario.transport.message)
+                row.append((flow, packets, place, layer, high, math.ceil(packets / messages), messages))
                 flow += max(1, 2 * (job.workers - 1)) * packets
                 place += job.workers * packets
                 high, gathered_bytes, gathered_chunks = layer - 1, 0, 0
@@ -109,3 +110,8 @@ def _build_buckets(
         for b, values in enumerate(row):
             buckets[j, b] = values
     return buckets, [len(row) for row in rows], flows, places
+
+
+def _messages(size_bytes: int, workers: int, message_bytes: int) -> int:
+    """Messages of a segment [Gloo's rule]: at least two, and none longer than `message_bytes`."""
+    return max(2, math.ceil(math.ceil(size_bytes / message_bytes) / workers))

@@ -37,6 +37,11 @@ ASKING = 8
 IN_NETWORK = 0
 RING = 1
 
+LAYERS = 0
+"""The forward pass of a layer waits for its own result."""
+DDP = 1
+"""The forward pass waits for all results, as DistributedDataParallel does."""
+
 JOB = np.dtype(
     [
         ("arrival_ns", "i8"),  # when it comes
@@ -61,6 +66,7 @@ JOB = np.dtype(
         ("table", "i8"),  # its first entry in `World.layer_of`
         ("forward_ns", "i8"),  # forward pass of an iteration, on a worker that is not slow
         ("backward_ns", "i8"),  # backward pass of an iteration, likewise
+        ("overlap", "i4"),  # LAYERS or DDP: what the next forward pass waits for
         ("micro_batches", "i4"),  # parts of an iteration that is cut
         ("cut_from", "i4"),  # the first iteration that is cut
         ("cut_until", "i4"),  # the first after it that is not
@@ -124,6 +130,8 @@ BUCKET = np.dtype(
         ("place", "i8"),  # its first place in `World.ring_values`
         ("layer_low", "i4"),  # the layers that it covers, from
         ("layer_high", "i4"),  # to, inclusive
+        ("message", "i8"),  # packets of a message, of which a segment has several
+        ("messages", "i8"),  # messages of a segment
     ],
     align=True,
 )
@@ -173,7 +181,8 @@ RING_ACK_EVERY = 24  # packets a receipt
 JITTER_SEED = 25
 TRAIN_BYTES = 26
 TURN_NS = 27
-CONTROL_SIZE = 28
+PACKET_BYTES = 28  # of a whole data packet
+CONTROL_SIZE = 29
 
 FORWARD_DONE = 0
 MICRO_BATCH_DONE = 1
@@ -219,6 +228,10 @@ class World(NamedTuple):
     """By host: 1 if it has died."""
     held: Any
     """`[worker, chunk modulo, lane]`: results that a worker keeps for custodians, when values are carried."""
+    connections: Any
+    """Ring: each worker's connection to its successor, `CONNECTION` records of `hosts/tcp.py`."""
+    segments: Any
+    """Ring, `[worker, flow modulo]`: what was sent on it, `SEGMENT` records."""
     ring_seen: Any
     """Ring, `[worker, flow modulo]`: the flow number received there, plus one."""
     ring_values: Any

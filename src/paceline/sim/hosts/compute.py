@@ -23,6 +23,7 @@ from paceline.sim.engine.world import (
     BACKWARD,
     BLOCKED,
     CLOCK,
+    DDP,
     DRAINING,
     FINISHED,
     FORWARD,
@@ -99,10 +100,19 @@ def begin_iteration(world: World, w: int, now_ns: int) -> None:
 
 
 @compiled_inner
+def _is_missing(world: World, w: int) -> bool:
+    """Has a result that the forward pass of `worker.layer` waits for not come?"""
+    worker = world.workers[w]
+    if world.jobs[worker.job].overlap == DDP:
+        return bool(worker.remaining > 0)
+    return bool(world.pending[w, worker.layer] > 0)
+
+
+@compiled_inner
 def _begin_forward(world: World, w: int, now_ns: int) -> None:
     """Start the forward pass of `worker.layer`, or wait for its result."""
     worker = world.workers[w]
-    if worker.iteration > 0 and world.pending[w, worker.layer] > 0:
+    if worker.iteration > 0 and _is_missing(world, w):
         worker.phase = BLOCKED
         worker.due_ns = NEVER_NS
         worker.blocked_ns -= now_ns
@@ -228,6 +238,8 @@ def layer_progress(world: World, w: int, layer: int, chunks: int, now_ns: int) -
     world.pending[w, layer] -= chunks
     worker.remaining -= chunks
     unblocks = worker.phase == BLOCKED and layer == worker.layer and world.pending[w, layer] <= 0
+    if worker.phase == BLOCKED and world.jobs[worker.job].overlap == DDP:
+        unblocks = worker.remaining == 0
     if unblocks or (worker.remaining == 0 and worker.phase == DRAINING):
         _advance(world, w, now_ns)
 

@@ -10,7 +10,7 @@ from paceline.core.custodian import program as custody
 from paceline.core.sender import program as sending
 from paceline.core.sender.program import NEVER_NS
 from paceline.core.switch.program import admit_job
-from paceline.core.wire import ACK, FLUSH, NACK, RESULT
+from paceline.core.wire import ACK, NACK, RESULT
 from paceline.sim.engine.event_queue import set_time
 from paceline.sim.engine.links import copy_packet, drop_reference, peek_free, take
 from paceline.sim.engine.world import (
@@ -22,7 +22,7 @@ from paceline.sim.engine.world import (
     endpoint_of,
     post,
 )
-from paceline.sim.hosts import ring
+from paceline.sim.hosts import ring, tcp
 from paceline.sim.hosts.compute import begin_iteration, compute_done, fail_job, layer_progress
 from paceline.sim.hosts.values import check_result, contribution, fill_helped
 
@@ -67,15 +67,12 @@ def pump(world: World, w: int, now_ns: int) -> None:
     pool = world.pool
     width = pool.values.shape[1]
     step = worker.iteration * world.priorities.shape[1] // job.iterations
-    last = -1
+    if job.transport == RING:
+        ring.pump(world, w, now_ns)
+        return
     while worker.hold == 0 and sending.poll_transmit(world.senders, w, pool.packets[peek_free(pool)], now_ns):
         p = take(pool)
         packet = pool.packets[p]
-        if job.transport == RING:
-            last = p
-            ring.fill(world, w, p)
-            post(world, host, p, ring.successor(world, w))
-            continue
         place = packet.chunk - worker.first_chunk
         priority = world.priorities[worker.job, step, world.layer_of[job.table + place]]
         packet.priority = sending.effective_priority(packet, priority)
@@ -93,8 +90,6 @@ def pump(world: World, w: int, now_ns: int) -> None:
                 for lane in range(width):
                     pool.values[p, lane] = contribution(worker.job, worker.rank, packet.chunk, lane)
         post(world, host, p, -1)
-    if last >= 0 and ring.wants_receipt(world, w, pool.packets[last].chunk):
-        pool.packets[last].flag |= FLUSH
 
 
 @compiled_inner
@@ -205,6 +200,10 @@ def worker_timer(world: World, w: int, now_ns: int) -> bool:
         return False
     if worker.due_ns <= now_ns:
         compute_done(world, w, now_ns)
+    if job.transport == RING:
+        if world.connections[w].timer_ns <= now_ns and not tcp.handle_timeout(world, w, now_ns):
+            fail_job(world, worker.job, now_ns)
+        return True
     sender = world.senders.state[w]
     if sender.timer_ns <= now_ns:
         sending.handle_timeout(world.senders, w, now_ns)
@@ -236,4 +235,6 @@ def next_wake_ns(world: World, e: int) -> int:
     job = world.jobs[worker.job]
     if worker.dead != 0 or job.done_ns != 0 or job.failed_ns != 0:
         return int(NEVER_NS)
+    if job.transport == RING:
+        return int(min(worker.due_ns, tcp.wake_ns(world, e)))
     return int(min(worker.due_ns, world.senders.state[e].timer_ns))

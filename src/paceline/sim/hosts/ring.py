@@ -1,18 +1,25 @@
 """Ring all-reduce between hosts, as the baseline that everyone knows: reduce-scatter, then all-gather.
 
-Each bucket of layers is cut into one segment a worker. In step s of 2(N-1) worker r sends segment (r - s) mod
-N to its successor; it may send a packet of step s as soon as it has received that packet of step s-1, so the
-steps are pipelined. A worker's packets to its successor form one flow, numbered in the order of sending; the
-data-plane sender carries it, with receipts from the successor: cumulative, every few packets, and at once
-for what comes out of order or last.
+Each bucket of layers is cut into one segment a worker, and each segment into messages, at least two. In step s of
+2(N-1) worker r sends segment (r - s) mod N to its successor. As in Gloo's ring, a worker has `MESSAGES` messages under
+way: the next one goes when the successor has the last but one, and when the last but one from the predecessor has come
+and been added. So the sending of one overlaps with the adding of another, and every step pays for a round trip.
+
+A worker's packets to its successor form one flow, numbered in the order of sending, on one connection (`tcp.py`), with
+receipts from the successor: cumulative, every few packets, and at once for what comes out of order or last.
 """
 
+from typing import Any
+
 from paceline.compile.decorators import compiled_apart, compiled_inner
-from paceline.core.sender import program as sending
 from paceline.core.wire import ECN, FLUSH, PARTIAL, RECEIPT
-from paceline.sim.engine.links import copy_packet
-from paceline.sim.engine.world import RING_ACK_EVERY, World, post
+from paceline.sim.engine.links import copy_packet, take
+from paceline.sim.engine.world import PACKET_BYTES, RING_ACK_EVERY, World, post
+from paceline.sim.hosts import tcp
 from paceline.sim.hosts.values import contribution
+
+MESSAGES = 2
+"""Messages under way between two neighbours."""
 
 
 @compiled_inner
@@ -34,25 +41,35 @@ def _bucket_of(world: World, j: int, place: int) -> int:
 
 @compiled_apart
 def release(world: World, w: int) -> None:
-    """Let the sender go as far as gradients and received packets allow."""
+    """Let the connection go as far as gradients, received messages and messages under way allow."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
-    sender = world.senders.state[w]
+    connection = world.connections[w]
     layers_ready = worker.iteration * job.layers + worker.released
-    steps = 2 * (job.workers - 1)
-    while True:
-        iteration = sender.released // job.flows
-        start = iteration * job.flows
-        bucket = world.buckets[worker.job, _bucket_of(world, worker.job, sender.released - start)]
-        first = start + bucket.first
-        if sender.released < first + bucket.packets:
-            if layers_ready < (iteration + 1) * job.layers - bucket.layer_low:
-                return
-            sender.released = first + bucket.packets
-        limit = min(worker.received + bucket.packets, first + steps * bucket.packets)
-        if limit <= sender.released:
+    while connection.bucket < job.iterations * job.buckets:
+        iteration = connection.bucket // job.buckets
+        bucket = world.buckets[worker.job, connection.bucket - iteration * job.buckets]
+        if layers_ready < (iteration + 1) * job.layers - bucket.layer_low:
             return
-        sender.released = limit
+        first = iteration * job.flows + bucket.first
+        messages = 2 * (job.workers - 1) * bucket.messages
+        while connection.message < messages:
+            if connection.message >= MESSAGES:
+                before = first + _message_end(bucket, connection.message - MESSAGES)
+                if worker.received < before or connection.oldest < before:
+                    return
+            connection.released = first + _message_end(bucket, connection.message)
+            connection.message += 1
+        connection.message = 0
+        connection.bucket += 1
+
+
+@compiled_inner
+def _message_end(bucket: Any, message: int) -> int:
+    """The first flow number of a bucket that comes after one of its messages."""
+    step = message // bucket.messages
+    part = message - step * bucket.messages + 1
+    return int(step * bucket.packets + min(part * bucket.message, bucket.packets))
 
 
 @compiled_apart
@@ -96,15 +113,33 @@ def fill(world: World, w: int, p: int) -> None:
 
 
 @compiled_apart
-def wants_receipt(world: World, w: int, flow: int) -> bool:
-    """May nothing follow this packet for a while, so that its receipt must not wait for more packets?"""
+def pump(world: World, w: int, now_ns: int) -> None:
+    """Send what the connection may send now, in trains; the last packet of each wants a receipt."""
+    host = world.endpoints[w].host
     sender = world.senders.state[w]
-    if sender.unfinished >= sender.window or sender.next >= sender.oldest + sender.span:
-        return True
-    if world.senders.flights[w, flow % sender.span].resends > 0:
-        return True
-    _, _, packets, _, k = _locate(world, world.workers[w].job, flow)
-    return bool(k == packets - 1)
+    train = max(1, tcp.TRAIN_BYTES // world.control[PACKET_BYTES])
+    while tcp.may_queue(world, w, now_ns):
+        packets = 0
+        last = -1
+        while packets < train:
+            flow = tcp.poll(world, w, now_ns)
+            if flow < 0:
+                break
+            tcp.sent(world, w, flow, now_ns)
+            last = take(world.pool)
+            packet = world.pool.packets[last]
+            packet.chunk = flow
+            packet.job = sender.job
+            packet.worker = sender.worker
+            packet.count = sender.count
+            packet.flag = 0
+            fill(world, w, last)
+            post(world, host, last, successor(world, w))
+            packets += 1
+        if packets == 0:
+            return
+        world.pool.packets[last].flag |= FLUSH
+        tcp.queued(world, w, host, packets, now_ns)
 
 
 @compiled_apart
@@ -112,12 +147,10 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
     """A packet of the ring: data from the predecessor or a receipt from the successor; True for news."""
     packet = world.pool.packets[p]
     if packet.kind == RECEIPT:
-        marked = (packet.flag | ecn) & ECN != 0
-        news = sending.handle_receipts(world.senders, w, packet.index, marked, now_ns)
-        if packet.chunk >= packet.index:
-            packet.flag = 0
-            sending.handle_result(world.senders, w, packet, now_ns)
-        return bool(news > 0 or packet.chunk >= packet.index)
+        # What a receipt tells of the data's way; a mark on its own way says nothing about that.
+        news = tcp.handle_receipt(world, w, packet.index, packet.chunk, packet.offer != 0, now_ns)
+        release(world, w)
+        return bool(news)
     if packet.kind != PARTIAL:
         return False
     worker = world.workers[w]
@@ -161,7 +194,8 @@ def _receipt(world: World, w: int, p: int, ecn: int, now_ns: int) -> None:
     packet = world.pool.packets[q]
     packet.kind = RECEIPT
     packet.count = 0
-    packet.flag = ecn
+    packet.offer = 1 if (packet.flag | ecn) & ECN else 0
+    packet.flag = 0
     packet.index = worker.received
     to = job.first_worker + (worker.rank + job.workers - 1) % job.workers
     post(world, world.endpoints[w].host, q, to)

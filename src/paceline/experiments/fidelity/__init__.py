@@ -1,0 +1,1 @@
+"""How far the scheduler's predictions are from packets, over random placements."""

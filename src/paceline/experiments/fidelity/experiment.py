@@ -1,0 +1,233 @@
+"""How far the scheduler's predictions are from packets: `paceline reproduce fidelity`. All of it is ours.
+
+    python -m paceline.experiments.fidelity.experiment out/fidelity docs/scheduling.md
+
+renews the tables and the picture of docs/scheduling.md from a finished run.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+from paceline.experiments.fidelity.points import EXCHANGES, all_points, run_point
+from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
+from paceline.generated import renew, table
+from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.schedule import planning
+from paceline.sim.run import warm_up
+
+Row = dict[str, Any]
+WORST = 12
+
+
+def reproduce(out: Path, quick: bool, sweep: Sweep = HERE, first_seed: int = 0) -> dict[str, Row]:
+    """Run all points, write rows.csv, errors.csv, summary.json and index.html; gives the summary."""
+    results = run_points(run_point, all_points(quick, first_seed), "points", sweep, prepare=_prepare)
+    rows = [row for rows in results for row in rows]
+    write_csv(out / "rows.csv", rows)
+    errors = [*by(rows, "exchange"), *by(rows, "cause")]
+    write_csv(out / "errors.csv", errors)
+    summary = summarise(rows, quick, first_seed)
+    write_summary(out, summary)
+    write_page(out / "index.html", rows, errors, summary)
+    return summary
+
+
+def _prepare() -> None:
+    warm_up()
+    planning.warm_up()
+
+
+def by(rows: Sequence[Row], key: str) -> list[Row]:
+    """Errors of the model, and of the paper's, for each value of a column."""
+    table_rows: list[Row] = []
+    for value in sorted({str(row[key]) for row in rows}):
+        part = [row for row in rows if str(row[key]) == value]
+        table_rows.append({"by": key, "value": value, "job runs": len(part), **_figures(part)})
+    return table_rows
+
+
+def _figures(rows: Sequence[Row]) -> Row:
+    sizes = [abs(float(row["error"])) for row in rows]
+    return {
+        "mean": mean(sizes),
+        "median": median(sizes),
+        "p95": float(np.quantile(sizes, 0.95)),
+        "worst": max(sizes),
+        "bias": mean(float(row["error"]) for row in rows),
+        "paper's mean": mean(abs(float(row["paper_error"])) for row in rows),
+    }
+
+
+def rank_correlation(rows: Sequence[Row]) -> float:
+    """Does the model order the placements of a workload as packets do? Spearman's, mean over workloads."""
+    found = []
+    for seed in {row["seed"] for row in rows}:
+        placements = {
+            row["placement"]: (float(row["avg_jct_ms"]), float(row["expected_avg_jct_ms"]))
+            for row in rows
+            if row["seed"] == seed
+        }
+        if len(placements) > 2:
+            simulated, expected = (_ranks(values) for values in zip(*placements.values(), strict=True))
+            found.append(float(np.corrcoef(simulated, expected)[0, 1]))
+    return mean(found)
+
+
+def _ranks(values: Sequence[float]) -> Any:
+    """Places in order; what differs by less than a thousandth shares one."""
+    steps = np.round(np.log(values) / np.log(1.001))
+    return np.array([np.mean(np.flatnonzero(np.sort(steps) == step)) for step in steps]) + 1e-9 * np.arange(
+        len(values)
+    )
+
+
+def summarise(rows: Sequence[Row], quick: bool, first_seed: int) -> dict[str, Row]:
+    """The figures that scripts read."""
+    placements = len({(row["seed"], row["placement"]) for row in rows})
+    setting = (
+        f"run times of {len(rows)} spread jobs in {placements} random placements from seed {first_seed} on, "
+        f"model against packets{' (quick)' if quick else ''}"
+    )
+    all_errors = _figures(rows)
+    summary = {
+        "model_error_mean": _entry(all_errors["mean"], setting),
+        "model_error_p95": _entry(all_errors["p95"], setting),
+    }
+    for exchange in ("esa", "ring", "atp", "switchml"):
+        part = [row for row in rows if row["exchange"] == exchange]
+        summary[f"model_error_{exchange}"] = _entry(_figures(part)["mean"] if part else None, setting)
+    summary["rank_correlation"] = _entry(
+        rank_correlation(rows), "Spearman's, of the placements of one workload by average completion time"
+    )
+    return summary
+
+
+def _entry(ours: float | None, setting: str) -> Row:
+    return {"paper": None, "ours": None if ours is None else round(ours, 4), "setting": setting}
+
+
+def worst(rows: Sequence[Row]) -> list[Row]:
+    """The job runs with the largest errors."""
+    return sorted(rows, key=lambda row: -abs(float(row["error"])))[:WORST]
+
+
+def write_page(path: Path, rows: Sequence[Row], errors: Sequence[Row], summary: dict[str, Row]) -> None:
+    """One self-contained file."""
+    page = Page(
+        "Predictions against packets",
+        "Run times of jobs that span servers: what the scheduler's model expects, and what the packet simulator gives.",
+    )
+    page.heading("Figures")
+    page.table(
+        ["figure", "ours", "setting"],
+        [[key, entry["ours"], entry["setting"]] for key, entry in summary.items()],
+    )
+    page.figure(picture(rows), "On the line the prediction is right; both axes are logarithmic.")
+    page.heading("Errors by exchange and by cause")
+    page.table(list(errors[0]), [list(row.values()) for row in errors])
+    page.heading("Worst cases")
+    page.table(list(rows[0]), [list(row.values()) for row in worst(rows)])
+    page.write(path)
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Predicted against simulated run times."""
+    import plotly.graph_objects as go
+
+    chart = go.Figure()
+    for colour, exchange in zip(COLOURS, EXCHANGES, strict=False):
+        part = [row for row in rows if row["exchange"] == exchange]
+        chart.add_scatter(
+            x=[float(row["simulated_ms"]) for row in part],
+            y=[float(row["expected_ms"]) for row in part],
+            mode="markers",
+            marker={"color": colour, "size": 4},
+            name=exchange,
+        )
+    ends = [f(float(row["simulated_ms"]) for row in rows) for f in (min, max)]
+    chart.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#888"}, name="equal")
+    chart.update_layout(**figure_layout("Run time of a job", "simulated, ms", "predicted, ms"))
+    chart.update_xaxes(type="log")
+    chart.update_yaxes(type="log")
+    return chart
+
+
+def docs_tables(folder: Path) -> str:
+    """The tables of docs/scheduling.md, from a finished run."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    rows = list(csv.DictReader((folder / "errors.csv").read_text(encoding="utf-8").splitlines()))
+    return "\n\n".join(
+        [
+            table(
+                ("figure", "ours", "where"),
+                [(f"`{key}`", entry["ours"], entry["setting"]) for key, entry in summary.items()],
+            ),
+            table(
+                ("error", "job runs", "mean", "median", "p95", "worst", "bias", "the paper's model, mean"),
+                [
+                    (row["value"], row["job runs"], *(f"{float(row[key]):.3f}" for key in _COLUMNS))
+                    for row in rows
+                ],
+            ),
+        ]
+    )
+
+
+_COLUMNS = ("mean", "median", "p95", "worst", "bias", "paper's mean")
+
+
+def draw_picture(folder: Path, path: Path) -> None:
+    """The picture of docs/scheduling.md as SVG, without a browser: dots of a finished run on logarithmic axes."""
+    rows = list(csv.DictReader((folder / "rows.csv").read_text(encoding="utf-8").splitlines()))
+    points = [(float(row["simulated_ms"]), float(row["expected_ms"]), row["exchange"]) for row in rows]
+    low = min(min(x, y) for x, y, _ in points)
+    high = max(max(x, y) for x, y, _ in points)
+    size, edge = 460.0, 50.0
+
+    def at(value: float) -> float:
+        return float(np.log(value / low) / np.log(high / low)) * (size - 2 * edge)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size:.0f}" height="{size:.0f}" font-family="sans-serif" '
+        'font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<path d="M{edge} {size - edge}L{size - edge} {edge}" stroke="#888"/>',
+        f'<path d="M{edge} {edge}V{size - edge}H{size - edge}" fill="none" stroke="black"/>',
+        f'<text x="{size / 2}" y="{size - 8}" text-anchor="middle">simulated run time, ms</text>',
+        f'<text x="14" y="{size / 2}" text-anchor="middle" transform="rotate(-90 14 {size / 2})">'
+        "predicted, ms</text>",
+    ]
+    tick = 10.0 ** np.ceil(np.log10(low))
+    while tick <= high:
+        parts.append(
+            f'<text x="{edge + at(tick):.0f}" y="{size - edge + 16}" text-anchor="middle">{tick:g}</text>'
+        )
+        parts.append(
+            f'<text x="{edge - 6}" y="{size - edge - at(tick) + 4:.0f}" text-anchor="end">{tick:g}</text>'
+        )
+        tick *= 10.0
+    for number, exchange in enumerate(EXCHANGES):
+        colour = COLOURS[number]
+        dots = "".join(
+            f'<circle cx="{edge + at(x):.1f}" cy="{size - edge - at(y):.1f}" r="1.6"/>'
+            for x, y, name in points
+            if name == exchange
+        )
+        parts.append(f'<g fill="{colour}" fill-opacity="0.6">{dots}</g>')
+        parts.append(
+            f'<text x="{edge + 12}" y="{edge + 16 * (number + 1)}" fill="{colour}">{exchange}</text>'
+        )
+    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_folder, page_path = Path(sys.argv[1]), Path(sys.argv[2])
+    draw_picture(run_folder, page_path.parent / "images" / "fidelity.svg")
+    renew([str(page_path)], {"fidelity": docs_tables(run_folder)})

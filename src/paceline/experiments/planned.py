@@ -1,0 +1,135 @@
+"""A finished plan, run packet by packet: what the scheduler expects of each job beside what the simulator gives.
+
+Real jobs send more packets than anyone wants to wait for. So sizes and rates are divided by the same number, which
+leaves times as they are, and jobs run a part of their iterations, all by the same share, which leaves their order.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.errors import UserError
+from paceline.schedule.plan import Schedule
+from paceline.sim.run import simulate
+from paceline.sim.scenario import Scenario
+
+PACKETS = 20_000_000
+"""Of a run, about."""
+PACKETS_AN_ITERATION = 2_000
+"""Of a worker, at most."""
+ITERATIONS_MIN = 3
+_PAYLOAD_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One job: seconds of an iteration, expected and simulated."""
+
+    job: str
+    servers: int
+    expected_s: float
+    simulated_s: float
+
+    @property
+    def error(self) -> float:
+        return self.expected_s / self.simulated_s - 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "job": self.job,
+            "servers": self.servers,
+            "expected_s": self.expected_s,
+            "simulated_s": self.simulated_s,
+            "error": self.error,
+        }
+
+
+def compare(schedule: Schedule, seed: int = 0) -> list[Compared]:
+    """Every job of the plan, in its order."""
+    scenario = scenario_of(schedule)
+    result = simulate(scenario, scenario.policies[0], seed=seed)
+    if result.failed is not None:
+        raise UserError(f"the packet simulation did not end: {result.failed}", place="--packets")
+    iterations = {job.name: job.iterations for job in scenario.job}
+    ran = {job.name: (job.jct_s or 0.0) - job.waited_s for job in result.jobs}
+    where = schedule.problem.cluster.server_of
+    return [
+        Compared(
+            placement.job,
+            len({int(where[gpu]) for gpu in placement.gpus}),
+            (placement.end_s - placement.start_s) / job.iterations,
+            ran[placement.job] / iterations[placement.job],
+        )
+        for placement, job in zip(schedule.placements, schedule.problem.jobs, strict=True)
+    ]
+
+
+def scenario_of(schedule: Schedule) -> Scenario:
+    """The plan as a scenario: hosts of each job, and who goes before whom on each GPU."""
+    problem = schedule.problem
+    cluster = problem.cluster
+    if schedule.preempts:
+        raise UserError("a plan that preempts cannot be run packet by packet", place="--packets")
+    exchanges = {job.exchange for job in problem.jobs if job.gpus > 1} or {"ring"}
+    if len(exchanges) > 1:
+        raise UserError(
+            "jobs with rings and jobs with sums in the network cannot be run together packet by packet",
+            place="--packets",
+        )
+    policy = "ring" if exchanges == {"ring"} else (cluster.switch.policy if cluster.switch else "esa")
+    sizes = [max(job.gradient_bytes, 64 * job.layers) for job in problem.jobs]
+    smaller = max(1.0, max(sizes) / (PACKETS_AN_ITERATION * _PAYLOAD_BYTES))
+    overhead = 1.0 + (HEADER_BYTES + ENVELOPE_BYTES) / _PAYLOAD_BYTES
+    rate_bps = cluster.inter_bps * overhead / smaller
+    total = sum(
+        job.iterations * size / smaller / _PAYLOAD_BYTES * 4 * job.gpus
+        for job, size in zip(problem.jobs, sizes, strict=True)
+    )
+    share = min(1.0, PACKETS / total)
+    last_on_gpu: dict[int, str] = {}
+    jobs: list[dict[str, Any]] = []
+    for placement in sorted(schedule.placements, key=lambda placement: placement.start_s):
+        j = next(number for number, job in enumerate(problem.jobs) if job.name == placement.job)
+        job, size = problem.jobs[j], max(round(sizes[j] / smaller), 64 * problem.jobs[j].layers)
+        hosts = sorted({int(cluster.server_of[gpu]) for gpu in placement.gpus})
+        before = {last_on_gpu[gpu] for gpu in placement.gpus if gpu in last_on_gpu}
+        last_on_gpu |= dict.fromkeys(placement.gpus, job.name)
+        jobs.append(
+            {
+                "name": job.name,
+                "workers": len(hosts),
+                "hosts": hosts,
+                "iterations": max(ITERATIONS_MIN, round(job.iterations * share)),
+                "arrival": job.arrival_s * share,
+                "after": sorted(before),
+                "size": size,
+                "ratio": size * 8 / rate_bps / max(job.compute_s, 1e-9),
+                "layers": job.layers,
+                "jitter": job.jitter,
+            }
+        )
+    racks = int(cluster.rack_of.max()) + 1
+    network: dict[str, Any] = {
+        "hosts": len(cluster.servers),
+        "rate": rate_bps,
+        "elements": _PAYLOAD_BYTES // 4,
+        "delay": cluster.delay_s,
+    }
+    even = list(cluster.rack_of) == [i * racks // len(cluster.servers) for i in range(len(cluster.servers))]
+    if racks > 1 and even:
+        network |= {"topology": "leaf-spine", "leaves": racks}
+        if cluster.uplink_bps is not None:
+            network["upper_rate"] = cluster.uplink_bps * overhead / smaller
+    slots = math.ceil(cluster.switch.slots / smaller) if cluster.switch else 1024
+    return Scenario.model_validate(
+        {
+            "name": "plan",
+            "horizon": "1000000",
+            "policies": [policy],
+            "network": network,
+            "switch": {"slots": max(2 * len(jobs), slots)},
+            "transport": {"bucket": max(1, round(25_000_000 / smaller))},
+            "job": jobs,
+        }
+    )

@@ -1,0 +1,62 @@
+"""The figures of the fidelity experiment, from rows made by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.experiments.fidelity import experiment
+
+
+def row(seed: int, placement: str, exchange: str, simulated: float, expected: float) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "exchange": exchange,
+        "placement": placement,
+        "cause": "sends much",
+        "job": "a",
+        "simulated_ms": simulated,
+        "expected_ms": expected,
+        "error": expected / simulated - 1,
+        "paper_error": 1.0,
+        "avg_jct_ms": simulated,
+        "expected_avg_jct_ms": expected,
+    }
+
+
+ROWS = [
+    row(seed, placement, exchange, simulated, simulated * 1.1)
+    for seed, exchange in enumerate(("ring", "atp", "switchml", "esa"))
+    for placement, simulated in (("packed", 1.0), ("rack", 2.0), ("random", 4.0), ("wide", 8.0))
+]
+
+
+def test_errors_are_relative_and_by_exchange() -> None:
+    summary = experiment.summarise(ROWS, True, 0)
+    assert set(summary) == {
+        "model_error_mean", "model_error_p95", "model_error_esa", "model_error_ring", "model_error_atp",
+        "model_error_switchml", "rank_correlation",
+    }  # fmt: skip
+    for key, entry in summary.items():
+        assert set(entry) == {"paper", "ours", "setting"}
+        assert entry["ours"] == pytest.approx(1.0 if key == "rank_correlation" else 0.1, abs=1e-3)
+
+
+def test_a_model_that_orders_placements_the_other_way_round_is_seen() -> None:
+    turned = [{**each, "expected_avg_jct_ms": 1 / each["expected_avg_jct_ms"]} for each in ROWS]
+    assert experiment.rank_correlation(turned) == pytest.approx(-1.0)
+
+
+def test_the_page_the_tables_and_the_picture_are_made(tmp_path: Path) -> None:
+    from paceline.experiments.sweep import write_csv, write_summary
+
+    errors = [*experiment.by(ROWS, "exchange"), *experiment.by(ROWS, "cause")]
+    summary = experiment.summarise(ROWS, True, 0)
+    write_csv(tmp_path / "rows.csv", ROWS)
+    write_csv(tmp_path / "errors.csv", errors)
+    write_summary(tmp_path, summary)
+    experiment.write_page(tmp_path / "index.html", ROWS, errors, summary)
+    experiment.draw_picture(tmp_path, tmp_path / "fidelity.svg")
+    assert "Predictions against packets" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert (tmp_path / "fidelity.svg").read_text(encoding="utf-8").count("<circle") == len(ROWS)
+    assert "| switchml | 4 | 0.100" in experiment.docs_tables(tmp_path)

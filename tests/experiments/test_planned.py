@@ -1,0 +1,50 @@
+"""A plan as a scenario: same hosts, same times, fewer packets; and what cannot be run is said."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paceline.errors import UserError
+from paceline.experiments.planned import PACKETS_AN_ITERATION, compare, scenario_of
+from paceline.schedule import timeline
+from paceline.schedule.inputs.cluster import Cluster, SwitchMemory
+from paceline.schedule.inputs.jobs import Job
+from paceline.schedule.model import Model, Problem
+from paceline.schedule.plan import Plan, Schedule
+
+
+def schedule(exchange: str = "in-network", other: str = "in-network") -> Schedule:
+    jobs = (
+        Job("a", 4, 50, 100_000_000, forward_s=0.01, backward_s=0.02, exchange=exchange),  # type: ignore[arg-type]
+        Job("b", 4, 30, 40_000_000, forward_s=0.01, backward_s=0.02, exchange=other),  # type: ignore[arg-type]
+        Job("c", 2, 40, 10_000_000, forward_s=0.01, backward_s=0.02, exchange=exchange),  # type: ignore[arg-type]
+    )
+    cluster = replace(Cluster.uniform(4, 2), switch=SwitchMemory(slots=100_000, payload=1024))
+    problem = Problem(cluster, jobs, Model(links=True))
+    gpus = np.array([0, 2, 4, 6, 1, 3, 5, 7, 0, 1])
+    return timeline.judge(problem, Plan(np.arange(3), gpus, np.zeros(3), [""] * 3, {}), "by hand")
+
+
+def test_times_stay_and_packets_shrink() -> None:
+    scenario = scenario_of(schedule())
+    first = scenario.job[0]
+    assert first.size is not None
+    assert first.size <= PACKETS_AN_ITERATION * 1024
+    assert first.ratio is not None
+    assert first.size * 8 / scenario.network.rate / first.ratio == pytest.approx(0.03, rel=1e-3)
+    assert first.hosts == [0, 1, 2, 3]
+    assert scenario.job[2].after == ["a", "b"]
+    assert scenario.policies == ["esa"]
+
+
+def test_predictions_hold_on_a_small_plan() -> None:
+    compared = compare(schedule())
+    assert [each.servers for each in compared] == [4, 4, 1]
+    for each in compared:
+        assert abs(each.error) < 0.15
+
+
+def test_both_exchanges_at_once_are_refused() -> None:
+    with pytest.raises(UserError, match="cannot be run together"):
+        scenario_of(schedule(other="ring"))

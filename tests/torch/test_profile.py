@@ -1,0 +1,57 @@
+"""`paceline profile`: an unchanged script becomes a job entry; a script that does not train is told so."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.schedule.inputs.profile import load_profile
+from tests.commands.command_line import paceline
+
+SCRIPT = """\
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(STEPS):
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def run(folder: Path, patch: pytest.MonkeyPatch, steps_done: int) -> tuple[int, Path]:
+    script, out = folder / "train.py", folder / "out" / "mlp.toml"
+    script.write_text(SCRIPT.replace("STEPS", str(steps_done)), encoding="utf-8")
+    code = paceline(patch, "profile", "--steps", "5", "--out", str(out), "--", sys.executable, str(script))
+    return code, out
+
+
+def test_an_unchanged_script_becomes_a_job_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out = run(tmp_path, monkeypatch, 12)
+    assert code == 0
+    profile = load_profile(out)
+    assert profile.samples == 8
+    assert profile.steps == 5
+    assert profile.gradient == 4 * (16 * 64 + 64 + 64 * 4 + 4)
+    # The last layer's gradients are ready first.
+    assert {layer.name for layer in profile.layers[:2]} == {"2.weight", "2.bias"}
+    assert profile.layers[-1].released == profile.backward
+
+
+def test_a_script_with_too_few_steps_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = run(tmp_path, monkeypatch, 2)
+    assert code == 2
+    assert not out.exists()
+    assert "no PyTorch training loop of 5 steps was seen" in capsys.readouterr().err
+
+
+def test_a_command_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = paceline(
+        monkeypatch, "profile", "--out", str(tmp_path / "p.toml"), "--", str(tmp_path / "nothing")
+    )
+    assert code == 2
+    assert "could not be run" in capsys.readouterr().err
