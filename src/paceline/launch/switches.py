@@ -147,16 +147,19 @@ def attach(store: Store, address: str) -> RunSwitch:
 def start(
     store: Store,
     *,
-    here_only: bool,
+    host: str,
     command: Callable[[str, Path], Sequence[str]] = default_command,
     limit_s: float = READY_LIMIT_S,
 ) -> RunSwitch:
-    """The run's own switch: the one a planner before us started if it lives, else a new one at its address."""
+    """The run's own switch: the one a planner before us started if it lives, else a new one at its address.
+
+    `host` is the address that it listens on; empty: this machine's own.
+    """
     known: dict[str, Any] = store.meta().get("switch") or {}
     folders = sorted((store.folder / "switch").glob("[0-9]*"), key=lambda path: int(path.name))
     if known and folders and local.observe(folders[-1], _mark(store)).state == "running":
         return RunSwitch(store, known["address"], known["token"], folders[-1])
-    host = "127.0.0.1" if here_only else own_address()
+    host = host or own_address()
     port = int(known["address"].rpartition(":")[2]) if known else free_port(after=1)
     address = f"{host}:{port}"
     token = known.get("token") or secrets.token_hex(16)

@@ -26,6 +26,8 @@ class ServerGroup(Section):
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
     name: str = ""
     rack: str = "rack0"
+    slow: Annotated[float, Field(gt=0)] = 1.0
+    """So many times as long its devices take; for emulated clusters, and no planner knows it."""
 
 
 class ClusterNetwork(Section):
@@ -33,6 +35,10 @@ class ClusterNetwork(Section):
 
     intra_server: Rate = 2.4e12
     inter_server: Rate = 25e9
+    inter_rack: Rate | None = None
+    """Of a rack's uplink in an emulated cluster; default: what its servers have together."""
+    emulated: bool = False
+    """Whether `paceline run` makes this network out of namespaces on one machine."""
 
 
 class SwitchMemory(Section):
@@ -82,11 +88,12 @@ class ClusterFile(Section):
             stem = group.name or f"s{index}"
             for i in range(group.count):
                 name = stem if group.count == 1 and group.name else f"{stem}-{i}"
-                servers.append(Server(name, group.gpus, group.rack))
+                servers.append(Server(name, group.gpus, group.rack, group.slow))
         return Cluster(
             tuple(servers),
             intra_bps=self.network.intra_server,
             inter_bps=self.network.inter_server,
+            uplink_bps=self.network.inter_rack,
             switch=self.switch,
         )
 
@@ -98,6 +105,8 @@ class Server:
     name: str
     gpus: int
     rack: str = "rack0"
+    slow: float = 1.0
+    """How many times as long its devices take, in an emulated cluster."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,8 @@ class Cluster:
     """Bandwidth of a server's link, in bit/s."""
     switch: SwitchMemory | None = None
     """Memory of the rack switches, for jobs that sum there."""
+    uplink_bps: float | None = None
+    """Bandwidth of a rack's uplink in an emulated cluster, in bit/s; None: as much as its servers have together."""
 
     @classmethod
     def uniform(cls, servers: int, gpus: int, *, racks: int = 1, inter_bps: float = 25e9) -> "Cluster":
