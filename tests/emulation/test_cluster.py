@@ -52,7 +52,10 @@ def test_racks_have_uplinks_and_one_rack_has_none() -> None:
     ]
     assert [rack.uplink_bps for rack in network.racks] == [20e6, 20e6]
     assert len({server.address for server in network.servers.values()}) == 3
-    assert network.environment("c")["PACELINE_SLOW"] == "2.5"
+    found = network.environment("c", switched=True)
+    assert (found["PACELINE_SLOW"], found["PACELINE_RACK"]) == ("2.5", "right")
+    assert found["PACELINE_SWITCH"] == f"{network.racks[1].address}:7070"
+    assert "PACELINE_SWITCH" not in network.environment("c", switched=False)
     (rack,) = EmulatedCluster.of(Cluster.uniform(2, 1)).racks
     assert (rack.namespace, rack.address) == ("", network.core_address)
 

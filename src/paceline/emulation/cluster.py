@@ -19,6 +19,8 @@ from paceline.errors import UserError
 from paceline.schedule.inputs.cluster import Cluster
 
 SERVERS_MAX = 200
+SWITCH_PORT = 7070
+"""Of every switch: each has an address of its own, and nobody else is there."""
 _MTU = 1500
 _HERE = ""
 
@@ -80,6 +82,11 @@ class EmulatedCluster:
         }
         return cls(servers, tuple(racks), cluster.inter_bps)
 
+    @property
+    def has_uplinks(self) -> bool:
+        """Whether racks are apart from the core, and have switches of their own."""
+        return len(self.racks) > 1
+
     def build(self) -> None:
         """Make it all, in the namespace that we are in."""
         _bridge(_HERE, self.core_address)
@@ -99,10 +106,14 @@ class EmulatedCluster:
         """What goes before a command to run it on a server."""
         return inside(self.servers[server].namespace, [])
 
-    def environment(self, server: str) -> dict[str, str]:
-        """What the ranks on a server find beside the variables of every launcher."""
+    def environment(self, server: str, switched: bool) -> dict[str, str]:
+        """What the ranks on a server find beside the variables of every launcher; `switched`: the run has a switch."""
         here = self.servers[server]
-        return {"GLOO_SOCKET_IFNAME": DEVICE, "PACELINE_SLOW": f"{here.slow:g}"}
+        found = {"GLOO_SOCKET_IFNAME": DEVICE, "PACELINE_SLOW": f"{here.slow:g}"}
+        if switched and self.has_uplinks:
+            rack = self.racks[here.rack]
+            found |= {"PACELINE_RACK": rack.name, "PACELINE_SWITCH": f"{rack.address}:{SWITCH_PORT}"}
+        return found
 
 
 def _bridge(namespace: str, address: str) -> None:

@@ -233,7 +233,7 @@ def go_on(folder: Path, watcher: Watcher) -> int:
 @contextlib.contextmanager
 def _switch(
     store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
-) -> Iterator[switches.RunSwitch | None]:
+) -> Iterator[switches.RunSwitch | switches.SwitchTree | None]:
     """The switch of the run. A planner that dies, or gives up waiting for its engine, leaves it to its jobs; a
     planner that ends takes it along."""
     if request.switch == "none":
@@ -250,7 +250,7 @@ def _switch(
 
 def _compiled_switch(
     store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
-) -> switches.RunSwitch:
+) -> switches.RunSwitch | switches.SwitchTree:
     """A switch that answers. With the local launcher agents run here too, and are compiled before any job waits."""
     warming = Warming(("agent", "worker")) if request.launcher == "local" else None
     try:
@@ -269,12 +269,17 @@ def _compiled_switch(
 
 def _answering_switch(
     store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
-) -> switches.RunSwitch:
+) -> switches.RunSwitch | switches.SwitchTree:
     if request.switch != "auto":
         return switches.attach(store, request.switch)
     reason = "the first on a machine compiles for a minute or more"
     tell_event(store, watcher, time.time(), "switch", "the run's switch is started", reason=reason)
     command = partial(switches.default_command, memory=request.switch_memory)
+    if network is not None and network.has_uplinks:
+        tree = switches.start_tree(store, network, request.switch_memory)
+        text = f"{len(tree.racks)} rack switches answer, under an upper one at {tree.address}"
+        tell_event(store, watcher, time.time(), "switch", text)
+        return tree
     host = network.core_address if network else "127.0.0.1" if request.launcher == "local" else ""
     switch = switches.start(store, host=host, command=command)
     tell_event(store, watcher, time.time(), "switch", f"the run's switch answers at {switch.address}")

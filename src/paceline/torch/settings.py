@@ -9,7 +9,7 @@ The environment is read once, when a group is made:
 | `PACELINE_HOST_REDUCE` | `0`: ranks of one host do not reduce in shared memory first |
 | `PACELINE_ADDRESS` | this host's own address, where the route to the switch does not tell it |
 | `PACELINE_JOB` | the job's name in the switch's lists; else torchrun's run id |
-| `PACELINE_RACK` | the rack of this rank, where racks have switches of their own: `PACELINE_SWITCH` is then its rack's |
+| `PACELINE_RACK` | this rank's rack, where racks have switches of their own: `PACELINE_SWITCH` is then its rack's |
 | `PACELINE_SERVER` | the server that this rank belongs to: only ranks of one server share memory |
 | `PACELINE_REMAINING_S` | the time the job still needs, for its priority |
 | `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |

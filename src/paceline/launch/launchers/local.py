@@ -163,7 +163,7 @@ def write_task(
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in numbers[rank])
         entry: dict[str, Any] = {"rank": rank, "env": env}
         if network is not None:
-            env |= network.environment(own["PACELINE_SERVER"])
+            env |= network.environment(own["PACELINE_SERVER"], "PACELINE_SWITCH" in env)
             entry["within"] = network.within(own["PACELINE_SERVER"])
             entry["within"] += warm.before(task.command) if warm is not None else []
         ranks.append(entry)
