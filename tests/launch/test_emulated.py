@@ -1,6 +1,5 @@
 """Runs on an emulated network: what ranks find, and that a killed run leaves nothing behind."""
 
-import os
 import random
 import signal
 import subprocess
@@ -12,26 +11,9 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.launch import run as launch
-from paceline.launch.launchers.supervisor import marked_processes
 from tests.emulation.test_namespaces import needs_root
+from tests.launch.killed import CALL, SERVERS, command_of, kill_one, on_this_machine
 from tests.launch.scenes import Scene
-
-SERVERS = {"s0": 1, "s1": 1}
-MARK = "PACELINE_TEST_EMULATED"
-
-
-def _command(scene: Scene) -> list[str]:
-    call = "from paceline.cli import main; main()"
-    options = ["--cluster", str(scene.cluster_file), "--out", str(scene.run_dir), "--network", "emulated"]
-    return [sys.executable, "-c", call, "run", str(scene.jobs_file), *options, "--policy", "ff"]
-
-
-def _host() -> tuple[set[str], set[str], set[str]]:
-    """What a run could leave on this machine: named namespaces, links, shared memory."""
-    links = {path.name for path in Path("/sys/class/net").iterdir()}
-    named = Path("/run/netns")
-    shared = {path.name for path in Path("/dev/shm").iterdir()}
-    return {path.name for path in named.iterdir()} if named.exists() else set(), links, shared
 
 
 @needs_root
@@ -39,46 +21,32 @@ def test_ranks_run_on_servers_of_their_own_address(tmp_path: Path) -> None:
     scene = Scene(tmp_path, SERVERS).job(
         "a", 2, f"(hostname -I; echo $MASTER_ADDR $PACELINE_SLOW) > {tmp_path}/$RANK"
     )
-    before = _host()
-    done = subprocess.run(_command(scene), capture_output=True, text=True, timeout=120)
+    before = on_this_machine()
+    done = subprocess.run(command_of(scene), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "2 servers in 1 racks are network namespaces" in done.stderr
     seen = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
     assert seen == [["10.77.1.1", "10.77.1.1", "1"], ["10.77.1.2", "10.77.1.1", "1"]]
-    assert _host() == before
+    assert on_this_machine() == before
 
 
 @needs_root
 def test_killed_at_any_moment_it_leaves_nothing_and_can_go_on(tmp_path: Path) -> None:
-    before = _host()
     chance = random.Random(4)
     for i in range(3):
         folder = tmp_path / str(i)
         folder.mkdir()
-        scene = Scene(folder, SERVERS).job("a", 2, f"[ -e {folder}/over ] || sleep 600")
-        env = {**os.environ, MARK: str(folder)}
-        run = subprocess.Popen(_command(scene), env=env, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 60
-        while not (scene.run_dir / "run.sqlite").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        time.sleep(chance.uniform(0.0, 2.0))
-        run.kill()
-        run.wait(30)
-        while marked_processes(MARK, str(folder)) and time.monotonic() < until + 30:
-            time.sleep(0.05)
-        assert marked_processes(MARK, str(folder)) == []
-        assert _host() == before
+        scene, left = kill_one(folder, chance)
+        assert left == ""
     (folder / "over").touch()
-    call = "from paceline.cli import main; main()"
-    again = subprocess.run([sys.executable, "-c", call, "run", "--resume", str(scene.run_dir)], timeout=120)
+    again = subprocess.run([sys.executable, "-c", CALL, "run", "--resume", str(scene.run_dir)], timeout=120)
     assert again.returncode == 0
-    assert _host() == before
 
 
 @needs_root
 def test_a_stop_is_handed_on_to_the_planner(tmp_path: Path) -> None:
     scene = Scene(tmp_path, SERVERS).job("a", 2, f"touch {tmp_path}/on-$RANK; sleep 600")
-    run = subprocess.Popen(_command(scene), stderr=subprocess.DEVNULL)
+    run = subprocess.Popen(command_of(scene), stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while not (tmp_path / "on-1").exists() and time.monotonic() < until:
         time.sleep(0.05)
