@@ -168,8 +168,6 @@ def run_torch(spec: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     import torch
     import torch.distributed as dist
 
-    if spec["backend"] == "paceline":
-        pass
     torch.set_num_threads(1)
     dist.init_process_group(spec["backend"])
     rank = dist.get_rank()
