@@ -12,6 +12,7 @@ With one rack there is no uplink: servers are at the core. All of it exists insi
 ends with it, so nothing here is removed by hand.
 """
 
+import json
 from dataclasses import dataclass
 
 from paceline.emulation.namespaces import BRIDGE, DEVICE, inside, ip, limit_device
@@ -101,6 +102,16 @@ class EmulatedCluster:
             ip("-n", server.namespace, "link", "set", "lo", "up")
             _link(self.racks[server.rack].namespace, f"server{i}", server.namespace, DEVICE, self.rate_bps)
             ip("-n", server.namespace, "address", "add", f"{server.address}/16", "dev", DEVICE)
+
+    def uplink_bytes(self) -> dict[str, tuple[int, int]]:
+        """What each rack has sent up and got from above so far, by the rack's name."""
+        if not self.has_uplinks:
+            return {}
+        links = {entry["ifname"]: entry["stats64"] for entry in json.loads(ip("-s", "-j", "link", "show"))}
+        return {
+            rack.name: (links[f"rack{r}"]["rx"]["bytes"], links[f"rack{r}"]["tx"]["bytes"])
+            for r, rack in enumerate(self.racks)
+        }
 
     def within(self, server: str) -> list[str]:
         """What goes before a command to run it on a server."""

@@ -189,17 +189,18 @@ def _remove(name: str) -> None:
         _run(["ip", "netns", "delete", name])
 
 
-def ip(*arguments: str) -> None:
-    """Run `ip`; a failure is the user's error with its reason."""
-    _run(["ip", *arguments])
+def ip(*arguments: str) -> str:
+    """Run `ip`, and give what it prints; a failure is the user's error with its reason."""
+    return _run(["ip", *arguments])
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, start_new_session=True
     )
     if done.returncode != 0:
         raise UserError(f"{' '.join(command)!r} failed: {(done.stderr.strip() or 'no reason given')}")
+    return done.stdout
 
 
 @contextlib.contextmanager

@@ -185,6 +185,13 @@ def _built_network(
     return network
 
 
+def _tell_uplinks(store: Store, network: EmulatedCluster, watcher: Watcher) -> None:
+    for rack, (sent, got) in network.uplink_bytes().items():
+        text = f"rack {rack} sent {sent / 1e6:.1f} MB up and got {got / 1e6:.1f} MB from above"
+        figures = {"rack": rack, "sent_bytes": sent, "got_bytes": got}
+        tell_event(store, watcher, time.time(), "network", text, figures=figures)
+
+
 def _reached(request: RunRequest, folder: Path, network: EmulatedCluster | None = None) -> Launcher:
     if network is not None:
         return Local(folder, network, request.warm)
@@ -227,7 +234,10 @@ def go_on(folder: Path, watcher: Watcher) -> int:
                 switch,
             )  # fmt: skip
             with stopped_by_signals(loop):
-                return loop.run()
+                code = loop.run()
+            if network is not None:
+                _tell_uplinks(store, network, watcher)
+            return code
 
 
 @contextlib.contextmanager
