@@ -35,9 +35,18 @@ def main() -> int:
     say("compiling, once a machine: agent, switch, worker and planner, side by side (a minute or more)")
     subprocess.run([sys.executable, "-m", "paceline.launch.warm"], check=True)
     say("six training jobs as people run them today: first fit, Gloo, one slow server")
-    train(out / "plain", "--policy", "ff", "--warm", ",".join(LOADED))
+    train(out / "plain", "--policy", "ff", "--objective", "jct", "--warm", ",".join(LOADED))
     say("the same with Paceline: bco-plus, a switch with little memory, takeover")
-    options = ("--policy", "bco-plus", "--switch", "auto", "--switch-memory", SWITCH_MEMORY)
+    options = (
+        "--policy",
+        "bco-plus",
+        "--objective",
+        "jct",
+        "--switch",
+        "auto",
+        "--switch-memory",
+        SWITCH_MEMORY,
+    )
     train(out / "paceline", *options, "--warm", ",".join(LOADED + COMPILED))
     plain, ours = read_run(out / "plain"), read_run(out / "paceline")
     paceline("report", str(out / "plain"), str(out / "paceline"), "--html", str(out / "report.html"))

@@ -76,7 +76,7 @@ def write_page(path: Path, first: RunData, second: RunData) -> None:
     page.table(*_job_table(first, second, names))
     page.heading("Where the time went")
     page.text(
-        "Queue: until it was started. Start-up: until it said that it trains, the loading of its program."
+        "In seconds. Queue: until it was started. Start-up: until it said that it trains; it loads its program."
     )
     page.table(*_parts_table(first, second, names))
     until_s = max(first.end_s, second.end_s)
@@ -157,7 +157,7 @@ def _parts_table(
 ) -> tuple[list[str], list[list[object]]]:
     others = {job["name"]: job for job in second.jobs}
     columns = ["job"]
-    columns += [f"{part}, s: {name}" for name in names for part in ("queue", "start-up", "training")]
+    columns += [f"{name}: {part}" for name in names for part in ("queue", "start-up", "train")]
     rows: list[list[object]] = [
         [job["name"], *first.parts_s(job), *second.parts_s(others[job["name"]])]
         for job in first.jobs
