@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.namespaces import Star, entered
+from paceline.emulation.namespaces import Star, entered
 from paceline.live.agent.agent import Agent, open_socket
 from paceline.live.agent.config import AgentConfig
 from paceline.live.agent.setup import warm_up

@@ -43,6 +43,8 @@ MEANINGS: dict[str, str] = {
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",
     "PACELINE_BACKEND": "`auto` with a switch: whoever asks for Gloo, or for nothing, gets the backend `paceline`",
     "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",
+    "PACELINE_RACK": "the rack of this server, where racks have switches of their own; on an emulated network",
+    "PACELINE_SLOW": "how many times as long a device of this server takes; on an emulated network",
     MARK: "the token of this attempt",
 }
 

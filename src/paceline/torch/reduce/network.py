@@ -24,7 +24,7 @@ from torch.distributed import DistBackendError
 
 from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, RankLeftError
 from paceline.live.net.sockets import elements_for
-from paceline.torch.failover.agent_path import AgentPath, make_offer, route_to_switch
+from paceline.torch.failover.agent_path import AgentPath, make_offer, numbered_racks, route_to_switch
 from paceline.torch.failover.exchange import WorkerExchange
 from paceline.torch.failover.gloo_replay import GlooCarrier
 from paceline.torch.failover.heartbeat import Lifelines, PeerLostError, failure_notice, tell_everyone
@@ -64,11 +64,14 @@ def make_exchange(
     carrier = GlooCarrier(PrefixStore("paceline-gloo/", request.store), worker, workers, elements, timeout_s)
     job = f"{settings.job}/{request.name}"
 
+    keys.set(f"rack/{worker}", settings.rack)
+    racks = numbered_racks([keys.get(f"rack/{other}") for other in range(workers)])
+
     def make_path(generation: int, attempt: int) -> AgentPath:
         part = keys.part(f"generation/{generation}/{attempt}/")
-        return AgentPath(part, worker, workers, settings, address, timeout_s, job)
+        return AgentPath(part, worker, workers, settings, address, timeout_s, job, racks)
 
-    offer = partial(make_offer, settings, job, workers, elements)
+    offer = partial(make_offer, settings, job, workers, elements, len(set(racks)))
     return WorkerExchange(keys, place, carrier, make_path, offer, journal, timeout_s, lifelines)
 
 

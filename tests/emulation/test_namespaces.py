@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench import namespaces
+from paceline.emulation import namespaces
 from paceline.errors import UserError
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
@@ -17,7 +17,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ne
 RATE_BPS = 200e6
 MAKER = (
     "import signal, time\n"
-    "from paceline.bench import namespaces\n"
+    "from paceline.emulation import namespaces\n"
     # Who is started in the background may have been told to ignore it.
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "with namespaces.star(2, 200e6):\n"

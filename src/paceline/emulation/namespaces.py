@@ -1,4 +1,4 @@
-"""A star of network namespaces with limited links, for measurements and tests; needs root, iproute2 and nothing else.
+"""Network namespaces and limited links; a star of them, for measurements and tests, which needs root and iproute2.
 
 Each worker has a namespace with one link to the hub, where a bridge joins the links and a switch can run. Both
 directions of every link are limited by tbf: `uplink` on the worker's end, `downlink` on the hub's. What a
@@ -56,7 +56,7 @@ class Star:
 
 def inside(namespace: str, command: list[str]) -> list[str]:
     """The command that runs `command` in a namespace; it keeps its process id."""
-    return ["ip", "netns", "exec", namespace, *command]
+    return ["nsenter", f"--net={_FOLDER / namespace}", *command]
 
 
 def check_possible() -> None:
@@ -102,30 +102,30 @@ def own() -> list[str]:
 
 
 def _build(names: Star) -> None:
-    _ip("netns", "add", names.hub)
-    _ip("-n", names.hub, "link", "set", "lo", "up")
-    _ip("-n", names.hub, "link", "add", BRIDGE, "mtu", str(names.mtu), "type", "bridge", "stp_state", "0")
-    _ip("-n", names.hub, "address", "add", f"{names.hub_address}/24", "dev", BRIDGE)
-    _ip("-n", names.hub, "link", "set", BRIDGE, "up")
+    ip("netns", "add", names.hub)
+    ip("-n", names.hub, "link", "set", "lo", "up")
+    ip("-n", names.hub, "link", "add", BRIDGE, "mtu", str(names.mtu), "type", "bridge", "stp_state", "0")
+    ip("-n", names.hub, "address", "add", f"{names.hub_address}/24", "dev", BRIDGE)
+    ip("-n", names.hub, "link", "set", BRIDGE, "up")
     for i, worker in enumerate(names.workers):
         port = f"w{i}"
-        _ip("netns", "add", worker)
-        _ip("-n", worker, "link", "set", "lo", "up")
-        _ip(
+        ip("netns", "add", worker)
+        ip("-n", worker, "link", "set", "lo", "up")
+        ip(
             *("-n", names.hub, "link", "add", port, "mtu", str(names.mtu), "type", "veth"),
             *("peer", "name", DEVICE, "mtu", str(names.mtu), "netns", worker),
         )
-        _ip("-n", names.hub, "link", "set", port, "master", BRIDGE, "up")
-        _ip("-n", worker, "address", "add", f"{names.address(i)}/24", "dev", DEVICE)
-        _ip("-n", worker, "link", "set", DEVICE, "up")
-        _limit(worker, DEVICE, names.rate_bps)
-        _limit(names.hub, port, names.rate_bps)
+        ip("-n", names.hub, "link", "set", port, "master", BRIDGE, "up")
+        ip("-n", worker, "address", "add", f"{names.address(i)}/24", "dev", DEVICE)
+        ip("-n", worker, "link", "set", DEVICE, "up")
+        limit_device(worker, DEVICE, names.rate_bps)
+        limit_device(names.hub, port, names.rate_bps)
 
 
 def limit_worker(names: Star, worker: int, rate_bps: float) -> None:
     """Give one worker's link another rate, both ways."""
-    _limit(names.workers[worker], DEVICE, rate_bps)
-    _limit(names.hub, f"w{worker}", rate_bps)
+    limit_device(names.workers[worker], DEVICE, rate_bps)
+    limit_device(names.hub, f"w{worker}", rate_bps)
 
 
 @contextlib.contextmanager
@@ -141,10 +141,12 @@ def entered(namespace: str) -> Iterator[None]:
             libc.setns(outside.fileno(), _CLONE_NEWNET)
 
 
-def _limit(namespace: str, device: str, rate_bps: float) -> None:
+def limit_device(namespace: str, device: str, rate_bps: float) -> None:
+    """Limit what leaves by a device; no namespace: the one that we are in."""
     rate = f"{max(1, round(rate_bps))}bit"
     bucket = ("rate", rate, "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
-    _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *bucket])
+    where = ["-n", namespace] if namespace else []
+    _run(["tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", *bucket])
 
 
 def _name(role: str) -> str:
@@ -187,16 +189,18 @@ def _remove(name: str) -> None:
         _run(["ip", "netns", "delete", name])
 
 
-def _ip(*arguments: str) -> None:
-    _run(["ip", *arguments])
+def ip(*arguments: str) -> str:
+    """Run `ip`, and give what it prints; a failure is the user's error with its reason."""
+    return _run(["ip", *arguments])
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, start_new_session=True
     )
     if done.returncode != 0:
         raise UserError(f"{' '.join(command)!r} failed: {(done.stderr.strip() or 'no reason given')}")
+    return done.stdout
 
 
 @contextlib.contextmanager
