@@ -16,8 +16,8 @@ from dataclasses import replace
 from benchmarks.sharing_rank import BUCKETS
 from benchmarks.sharing_run import HOSTS, Setting, measure
 from paceline.bench.measurement import ETHERNET_BYTES
-from paceline.bench.namespaces import QUEUE_BYTES
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.emulation.namespaces import QUEUE_BYTES
 from paceline.errors import UserError
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
