@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test check format docs bench allreduce exactness fuzz hostile conformance clean
+.PHONY: help demo test quick check format docs bench allreduce exactness fuzz hostile conformance clean
 
 help:
-	@echo "make demo       install into $(VENV), run training jobs without and with Paceline, write a report"
+	@echo "make demo       install into $(VENV), training jobs on an emulated cluster, without and with Paceline, and a report"
 	@echo "make test       install into $(VENV), then checks and tests"
+	@echo "make quick      checks, and tests without training processes: what to run after each edit"
 	@echo "make check      formatting, lint, types, import rules"
 	@echo "make docs       renew the generated parts of the pages in docs/"
 	@echo "make bench      speed as ratios against peers measured in the same run"
@@ -39,32 +40,24 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix src tests benchmarks
 
 docs: $(STAMP)
-	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md
+	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md docs/switch.md
 	$(BIN)/python -m paceline.core.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
-	$(BIN)/python -m paceline.live.switch.describe docs/switch.md
 
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
-DEMO = --cluster examples/demo/cluster.toml
+# Rooms that are tested within one process, and nothing that waits for a process to import torch.
+QUICK = tests/core tests/schedule tests/sim tests/report tests/launch/test_jobs.py tests/launch/test_replan.py \
+  tests/docs/test_protocol_page.py tests/docs/test_simulating_page.py tests/docs/test_switch_page.py \
+  $(wildcard tests/test_*.py)
+
+quick: check
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(QUICK)
 
 demo: $(STAMP)
 	rm -rf out/demo
-	@echo "== compiling, once a machine: agent, switch, worker and planner, side by side (a minute or more)"
-	$(BIN)/python -m paceline.launch.warm
-	@echo "== the plan, by first fit and by Paceline"
-	$(BIN)/paceline plan --jobs examples/demo/jobs.toml $(DEMO) --policy ff,bco-plus
-	@echo "== three training jobs as they are: first fit, Gloo, and one slow worker"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml $(DEMO) \
-	  --policy ff --switch none --out out/demo/plain
-	@echo "== the same with Paceline: bco-plus, a switch with little memory, takeover"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/paceline run examples/demo/jobs.toml $(DEMO) \
-	  --policy bco-plus --switch auto --switch-memory 256KiB --out out/demo/paceline
-	$(BIN)/python examples/demo/losses.py out/demo/plain out/demo/paceline
-	$(BIN)/paceline report out/demo/plain out/demo/paceline --html out/demo/report.html
-	@echo
-	@echo "The report, to be opened in a browser: $(CURDIR)/out/demo/report.html"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo/demo.py out/demo
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.simulator
@@ -80,6 +73,7 @@ exactness: $(STAMP)
 
 hostile: $(STAMP)
 	$(BIN)/python -m tests.live.hostile --datagrams 1000000
+	$(BIN)/python -m tests.hostile_files --runs 10000
 
 conformance: $(STAMP)
 	$(BIN)/python -m tests.torch.conformance

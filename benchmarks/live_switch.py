@@ -18,9 +18,9 @@ import numpy as np
 
 from paceline.compile.decorators import compiled
 from paceline.core import auth, wire
-from paceline.live.net import sockets, udp, wait
+from paceline.live.net import sockets, syscalls, udp
 from paceline.live.switch.daemon import LiveSwitch, SwitchOptions
-from paceline.live.switch.events import Events
+from paceline.live.switch.jobs import Events
 
 CHUNKS = 64
 PATIENCE_NS = 2_000_000_000
@@ -40,7 +40,7 @@ def send_round(
         auth.seal(key[0], key[1], outbox.data, start, size, False)
         udp.post(outbox, start, size, to)
     while udp.flush(fd, outbox) > 0:
-        wait.wait(waiter, 1_000_000, True)
+        syscalls.wait(waiter, 1_000_000, True)
 
 
 @compiled
@@ -49,7 +49,7 @@ def take(fd: int, inbox: Any, waiter: Any, wanted: int) -> int:
     got = 0
     while got < wanted:
         count = udp.receive(fd, inbox)
-        if count == 0 and wait.wait(waiter, PATIENCE_NS, False) == 0:
+        if count == 0 and syscalls.wait(waiter, PATIENCE_NS, False) == 0:
             break
         got += count
     return got
@@ -66,7 +66,7 @@ class Bench:
 
     def __init__(self, workers: int, elements: int) -> None:
         self.sockets = [sockets.open_socket("127.0.0.1") for _ in range(workers)]
-        self.waiters = [wait.new_waiter(made.fd) for made in self.sockets]
+        self.waiters = [syscalls.new_waiter(made.fd) for made in self.sockets]
         self.outbox, self.inbox = udp.new_outbox(), udp.new_inbox()
         self.packet = wire.new_packets(1)[0]
         self.packet.kind, self.packet.level, self.packet.fan_in_upper = wire.GRADIENT, 1, 1
@@ -85,7 +85,7 @@ class Bench:
 
     def close(self) -> None:
         for made, waiter in zip(self.sockets, self.waiters, strict=True):
-            wait.close_waiter(waiter)
+            syscalls.close_waiter(waiter)
             made.close()
 
 
@@ -127,7 +127,7 @@ def measure_receiver(workers: int, elements: int, rounds: int) -> dict[str, floa
     """The same packets, received by the same calls, and thrown away."""
     bench = Bench(workers, elements)
     sink = sockets.open_socket("127.0.0.1")
-    waiter, inbox = wait.new_waiter(sink.fd), udp.new_inbox()
+    waiter, inbox = syscalls.new_waiter(sink.fd), udp.new_inbox()
     key, to = auth.key_words(bytes(16)), np.uint64(sockets.pack_address("127.0.0.1", sink.port))
     used: list[float] = []
 
@@ -145,7 +145,7 @@ def measure_receiver(workers: int, elements: int, rounds: int) -> dict[str, floa
         time.sleep(0.0005)
     thread.join(60)
     bench.close()
-    wait.close_waiter(waiter)
+    syscalls.close_waiter(waiter)
     sink.close()
     return {"packets_per_cpu_s": used[1] / used[0], "us_per_packet": used[0] / used[1] * 1e6}
 

@@ -95,7 +95,7 @@ class Checker:
 
 def run_agents(spec: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """All jobs' agents of one host."""
-    from paceline.live.agent.warm import warm_up
+    from paceline.live.agent.setup import warm_up
 
     warm_up()
     results: list[dict[str, Any]] = [{} for _ in range(spec["jobs"])]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sharing_rank import BUCKETS
-from paceline.bench import namespaces
 from paceline.bench.processes import ChildError, Children
+from paceline.emulation import namespaces
 from paceline.live.switch_client import ControlError, ControlPlane
 
 HOSTS = 4

@@ -8,10 +8,10 @@ import functools
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench.namespaces import BURST_BYTES, QUEUE_BYTES
 from paceline.core.sender.congestion import QUEUE_NS
 from paceline.core.switch.memory import AGGREGATOR
 from paceline.core.wire import HEADER_BYTES
+from paceline.emulation.namespaces import BURST_BYTES, QUEUE_BYTES
 from paceline.live.agent import setup
 from paceline.live.agent.config import AgentConfig
 from paceline.live.net.sockets import elements_for

@@ -1,6 +1,9 @@
 """The page of the architecture tells the truth: its map is the tree, and the names on its walks are in the code."""
 
+import ast
 import re
+from collections import Counter
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -74,3 +77,49 @@ def test_a_room_lists_its_modules_and_then_its_rooms(tmp_path: Path) -> None:
 def test_walks_go_through_names_that_exist(module: str, name: str) -> None:
     text = (PACKAGE / module).read_text(encoding="utf-8")
     assert re.search(rf"^(?:class|def|    def) {name}\b", text, re.MULTILINE), f"{module} has no {name}"
+
+
+def _classes() -> list[ast.ClassDef]:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    assert [name for name, times in Counter(node.name for node in _classes()).items() if times > 1] == []
+
+
+def test_no_class_is_above_more_than_one_of_our_own() -> None:
+    bases = {node.name: [ast.unparse(base).split(".")[-1] for base in node.bases] for node in _classes()}
+
+    def height(name: str) -> int:
+        return 1 + max((height(base) for base in bases[name] if base in bases), default=-1)
+
+    assert [name for name in bases if height(name) > 1] == []
+
+
+KERNEL_RECORDS = {"MMSGHDR", "IOVEC", "SOCKADDR", "CMSG", "POLLFD"}
+"""The kernel's own, which its manual explains."""
+
+
+def _fields() -> Iterator[tuple[str, str, str]]:
+    """Record, field and the line that declares it, of every record that the core or a live loop keeps."""
+    for path in sorted([*PACKAGE.glob("core/**/*.py"), *PACKAGE.glob("live/**/*.py")]):
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+                continue
+            target, call = node.targets[0], node.value
+            if not (isinstance(target, ast.Name) and ast.unparse(call.func) == "np.dtype"):
+                continue
+            if target.id in KERNEL_RECORDS or not isinstance(call.args[0], ast.List):
+                continue
+            for field in call.args[0].elts:
+                assert isinstance(field, ast.Tuple)
+                yield f"{path.stem}.{target.id}", ast.unparse(field.elts[0]), lines[field.lineno - 1]
+
+
+def test_every_field_of_a_record_is_explained() -> None:
+    fields = list(_fields())
+    assert len(fields) > 300
+    assert [(record, name) for record, name, line in fields if "  # " not in line] == []

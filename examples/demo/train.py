@@ -1,11 +1,13 @@
 """One training job of the demonstration: the same command with and without Paceline.
 
 Beside a switch (`PACELINE_SWITCH` is set) gradients are summed by it, and ranks that are done take over micro-batches
-of a slow one. Without, it is plain synchronous SGD over Gloo. Real gradients of a real, small model; a sleep in each
-layer stands for the device that computes, so that many ranks can share two cores.
+of a slow one. Without, it is plain synchronous SGD over Gloo. Real gradients of a real model; a sleep in each layer
+stands for the device that computes, so that many ranks can share two cores. On a slow server (`PACELINE_SLOW`) it
+takes longer.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import time
@@ -17,8 +19,11 @@ from torch import Tensor, nn
 
 from paceline.torch.takeover import Takeover
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 SAMPLES = 4096
 FEATURES = 64
+LOOK_EVERY = 4
+"""Steps between two looks at the loss."""
 
 
 def sample(indices: list[int]) -> tuple[Tensor, Tensor]:
@@ -28,11 +33,11 @@ def sample(indices: list[int]) -> tuple[Tensor, Tensor]:
     return x, x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]
 
 
-def build(seed: int, micro_batch_s: float) -> nn.Module:
-    """A small network whose layers take their share of the time that a micro-batch is to take."""
+def build(seed: int, width: int, micro_batch_s: float) -> nn.Module:
+    """A network of about width * width parameters whose layers take their share of a micro-batch's time."""
     torch.manual_seed(seed)
     model = nn.Sequential(
-        nn.Linear(FEATURES, 256), nn.Tanh(), nn.Linear(256, 448), nn.Tanh(), nn.Linear(448, 1)
+        nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
     )
     for layer in model:
         layer.register_forward_hook(lambda *_: time.sleep(micro_batch_s / len(model)))
@@ -52,6 +57,34 @@ def sgd(model: nn.Module, rate: float, momentum: float) -> Callable[[], None]:
     return step
 
 
+class PlainSum:
+    """What a job does without Paceline: every rank computes its own micro-batches, then one all-reduce."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = list(model.parameters())
+
+    def run(self, micro_batches: list[Tensor], accumulate: Callable[[list[int]], None]) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+        for indices in micro_batches:
+            accumulate(indices.tolist())
+        self._total = len(micro_batches) * dist.get_world_size()
+
+    def reduce(self) -> None:
+        gradients = [parameter.grad for parameter in self._parameters]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        parts = torch.split(flat.div_(self._total), [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def as_progress(self) -> dict[str, object]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 def sums_of(backend: str) -> dict[str, object]:
     """Where sums are made, why if it changed, and how urgent they are, for the run's table and report."""
     if backend == "gloo":
@@ -68,51 +101,61 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--micro-batches", type=int, default=16, help="a rank and iteration")
-    parser.add_argument("--micro-batch-ms", type=float, default=20.0, help="what one takes a healthy rank")
-    parser.add_argument("--size", type=int, default=8, help="samples a micro-batch")
-    parser.add_argument("--slow-rank", type=int, default=-1, help="default: nobody")
-    parser.add_argument("--slow-factor", type=float, default=2.5)
+    parser.add_argument("--micro-batches", type=int, default=4, help="a rank and iteration")
+    parser.add_argument("--micro-batch-ms", type=float, default=60.0, help="what one takes a healthy rank")
+    parser.add_argument("--size", type=int, default=4, help="samples a micro-batch")
+    parser.add_argument("--width", type=int, default=1200, help="of the network; 1200: a gradient of 6 MB")
+    parser.add_argument("--help-stragglers", choices=("yes", "no"), default="yes", help="beside a switch")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    # Gradients of several MB come and go with every micro-batch: their memory is kept, not given back each time.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 1 << 30)
     backend = "paceline" if os.environ.get("PACELINE_SWITCH") else "gloo"
     dist.init_process_group(backend)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    slow = options.slow_factor if rank == options.slow_rank else 1.0
-    model = build(options.seed, options.micro_batch_ms / 1e3 * slow)
-    judge = build(options.seed, 0.0)
+    slow = float(os.environ.get("PACELINE_SLOW") or 1.0)
+    model = build(options.seed, options.width, options.micro_batch_ms / 1e3 * slow)
+    judge = build(options.seed, options.width, 0.0)
     take_step = sgd(model, rate=0.05, momentum=0.9)
     order = torch.Generator().manual_seed(options.seed)
-    watched = sample(list(range(0, SAMPLES, 16)))
+    watched = sample(list(range(0, SAMPLES, 64)))
 
     def accumulate(indices: list[int]) -> None:
         x, y = sample(indices)
         nn.functional.mse_loss(model(x), y).backward()
 
-    takeover = Takeover(model, help=backend == "paceline")
-    began = time.monotonic()
+    takes_over = backend == "paceline" and options.help_stragglers == "yes"
+    gradients = Takeover(model) if takes_over else PlainSum(model)
+    dist.barrier()
+    began, clock = time.monotonic(), time.time()
+    if rank == 0:
+        # Loading Python and torch ends here: what comes now is training.
+        print("PACELINE_STATUS", json.dumps({"iteration": 0, "trains_since": clock, **sums_of(backend)}))
     loss = 0.0
     for step in range(1, options.steps + 1):
         batch = torch.randperm(SAMPLES, generator=order)[: ranks * options.micro_batches * options.size]
         mine = batch.view(ranks, options.micro_batches, options.size)[rank]
-        takeover.run(list(mine), accumulate)
-        takeover.reduce()
+        gradients.run(list(mine), accumulate)
+        gradients.reduce()
         take_step()
-        if rank == 0:
+        if rank == 0 and step % LOOK_EVERY == 0:
             judge.load_state_dict(model.state_dict())
             with torch.no_grad():
                 loss = float(nn.functional.mse_loss(judge(watched[0]), watched[1]))
+        if rank == 0:
             status = {
                 "iteration": step,
                 "rate": step / (time.monotonic() - began),
                 "loss": loss,
+                "trains_since": clock,
                 **sums_of(backend),
-                **takeover.as_progress(),
+                **gradients.as_progress(),
             }
             print("PACELINE_STATUS", json.dumps(status))
     dist.barrier()
-    takeover.close()
+    gradients.close()
     dist.destroy_process_group()
     if rank == 0:
         print(f"{options.steps} steps over {backend}, loss {loss:.6f}")

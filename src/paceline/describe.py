@@ -1,6 +1,6 @@
-"""The generated parts of pages about the package itself: its names (docs/api.md), its rooms (docs/ARCHITECTURE.md).
+"""The generated parts of pages: the package's names (docs/api.md) and rooms (docs/ARCHITECTURE.md), a switch's metrics.
 
-python -m paceline.describe docs/api.md docs/ARCHITECTURE.md
+python -m paceline.describe docs/api.md docs/ARCHITECTURE.md docs/switch.md
 """
 
 import ast
@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline import api
+from paceline.core.describe import ERROR_RULES, SWITCH_COUNTER_MEANINGS
+from paceline.core.switch.program import COUNTER_NAMES
 from paceline.generated import field_texts, renew, table
+from paceline.live.switch.metrics import METRICS
+from paceline.live.switch.shard_state import DROP_REASONS, OWN_DROPS
 from paceline.report.run.read import RunData
 from paceline.schedule.plan import Schedule
 from paceline.sim.results import JobResult, RunResult
@@ -133,9 +137,27 @@ def _results() -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _metrics() -> str:
+    rows = [
+        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), meaning)
+        for name, (kind, labels, meaning) in METRICS.items()
+    ]
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def _drops() -> str:
+    meanings = dict(zip(DROP_REASONS[1:], ERROR_RULES[1:], strict=False)) | OWN_DROPS
+    for counter, meaning in zip(COUNTER_NAMES, SWITCH_COUNTER_MEANINGS, strict=True):
+        if counter.startswith("drop_"):
+            reason = counter.removeprefix("drop_")
+            known = meanings.get(reason)
+            meanings[reason] = f"{known}; {meaning}" if known and known != meaning else meaning
+    return table(("reason", "meaning"), [(f"`{reason}`", meaning) for reason, meaning in meanings.items()])
+
+
 def sections() -> dict[str, str]:
     """Every generated part, by the name in its marker."""
-    return {"map": _map(), "names": _names(), "results": _results()}
+    return {"map": _map(), "names": _names(), "results": _results(), "metrics": _metrics(), "drops": _drops()}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     <!-- generated: NAME -->
     <!-- end of generated -->
 
-A module named `describe` makes the parts of one page; run as a command it renews them, and a test compares.
+A module named `describe` makes the parts of its pages; run as a command it renews them, and a test compares.
 """
 
 import ast

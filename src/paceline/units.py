@@ -25,6 +25,18 @@ _SECONDS = {
 }
 
 
+RATE_MAX = 1e18
+SIZE_MAX = 1e18
+SECONDS_MAX = 9e9
+"""More would not fit into the integers that count bytes and nanoseconds; nobody means it."""
+
+
+def _within(value: float, most: float, kind: str, text: object) -> float:
+    if not abs(value) <= most:
+        raise ValueError(f"{text!r} is not a {kind} that can be reckoned with")
+    return value
+
+
 def _split(text: str, kind: str, example: str) -> tuple[float, str]:
     match = _NUMBER.match(text)
     if match is None:
@@ -35,7 +47,7 @@ def _split(text: str, kind: str, example: str) -> tuple[float, str]:
 def parse_rate_bps(value: object) -> float:
     """A data rate in bits a second: `25 Gbit/s`, `100Gbps`, `1.5 GB/s`, `200mbit`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(_within(value, RATE_MAX, "rate", value))
     if not isinstance(value, str):
         raise ValueError("a rate is a number of bits a second or text like '100 Gbit/s'")
     number, unit = _split(value, "rate", "100 Gbit/s")
@@ -45,13 +57,14 @@ def parse_rate_bps(value: object) -> float:
         raise ValueError(f"{value!r} has no unit of rate; write it like '100 Gbit/s'")
     prefix, letter = match.group(1).lower(), match.group(2) or "bit"
     scale = _BINARY.get(prefix) or _PREFIX[prefix]
-    return number * scale * (8.0 if letter[0] == "B" or letter.startswith("byte") else 1.0)
+    bits = 8.0 if letter[0] == "B" or letter.startswith("byte") else 1.0
+    return _within(number * scale * bits, RATE_MAX, "rate", value)
 
 
 def parse_size_bytes(value: object) -> int:
     """A size in bytes: `98 MB`, `16MiB`, `4B`; a bare number is bytes."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return round(value)
+        return round(_within(value, SIZE_MAX, "size", value))
     if not isinstance(value, str):
         raise ValueError("a size is a number of bytes or text like '98 MB'")
     number, unit = _split(value, "size", "98 MB")
@@ -59,19 +72,19 @@ def parse_size_bytes(value: object) -> int:
     if match is None or (match.group(2) == "b"):
         raise ValueError(f"{value!r} has no unit of size; write it like '98 MB' or '16 MiB'")
     prefix = match.group(1).lower()
-    return round(number * (_BINARY.get(prefix) or _PREFIX[prefix]))
+    return round(_within(number * (_BINARY.get(prefix) or _PREFIX[prefix]), SIZE_MAX, "size", value))
 
 
 def parse_seconds(value: object) -> float:
     """A time in seconds: `8h`, `250 ms`, `1.5`; a bare number is seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(_within(value, SECONDS_MAX, "time", value))
     if not isinstance(value, str):
         raise ValueError("a time is a number of seconds or text like '250 ms'")
     number, unit = _split(value, "time", "250 ms")
     if unit not in _SECONDS:
         raise ValueError(f"{value!r} has no unit of time; write it like '12 us', '250 ms' or '8h'")
-    return number * _SECONDS[unit]
+    return _within(number * _SECONDS[unit], SECONDS_MAX, "time", value)
 
 
 def parse_time_ns(value: object) -> int:

@@ -1,11 +1,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.launch import jobs
 from paceline.launch.jobs import ProgressTail, load_run_jobs, parse_progress
+from paceline.launch.launchers.protocol import job_environment
 from tests.launch.scenes import Scene
 
 
@@ -14,6 +16,27 @@ def test_jobs_beside_a_switch_are_planned_as_in_network_unless_they_say_otherwis
     assert [each.job.exchange for each in load_run_jobs(scene.jobs_file)] == ["ring", "ring"]
     beside = load_run_jobs(scene.jobs_file, exchange="in-network")
     assert [each.job.exchange for each in beside] == ["in-network", "ring"]
+
+
+@pytest.mark.parametrize(
+    ("env", "switch", "backend"),
+    [({}, "10.0.0.1:7070", "auto"), ({"PACELINE_BACKEND": "off"}, "10.0.0.1:7070", "off"), ({}, "", None)],
+)
+def test_beside_a_switch_jobs_get_the_backend_unless_they_say_otherwise(
+    env: dict[str, str], switch: str, backend: str | None
+) -> None:
+    found = job_environment(
+        env,
+        run_id="r",
+        job="a",
+        token="t",
+        shares=(),
+        remaining_s=1.0,
+        iterations=1,
+        folder="/f",
+        switch=switch,
+    )
+    assert found.get("PACELINE_BACKEND") == backend
 
 
 def test_a_line_counts_once_it_is_whole(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def _store(folder: Path) -> Store:
 def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switches, "ANSWER_S", 30.0)
     store = _store(tmp_path)
-    first = switches.start(store, here_only=True, command=_stand_in)
+    first = switches.start(store, host="127.0.0.1", command=_stand_in)
     try:
-        again = switches.start(store, here_only=True, command=_stand_in)
+        again = switches.start(store, host="127.0.0.1", command=_stand_in)
         assert (again.address, again.token, again.folder) == (first.address, first.token, first.folder)
         first.poll(1.0, store.event)
         first.poll(1.5, store.event)
@@ -66,7 +66,7 @@ def test_a_switch_is_started_found_again_and_stopped(tmp_path: Path, monkeypatch
     first.poll(19.0, store.event)
     assert [event["kind"] for event in store.events()] == ["switch"]
     # The next one takes the address and the token that the jobs know.
-    later = switches.start(store, here_only=True, command=_stand_in)
+    later = switches.start(store, host="127.0.0.1", command=_stand_in)
     later.stop()
     assert (later.address, later.token) == (first.address, first.token)
     assert later.folder != first.folder
@@ -85,7 +85,7 @@ def test_what_is_held_for_milliseconds_shows_as_an_average(tmp_path: Path) -> No
 def test_a_switch_that_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did not start: no luck"):
         switches.start(
-            _store(tmp_path), here_only=True, command=lambda *_: ["sh", "-c", "echo no luck; exit 1"]
+            _store(tmp_path), host="127.0.0.1", command=lambda *_: ["sh", "-c", "echo no luck; exit 1"]
         )
     assert_nothing_left(f"{RUN}-switch")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.namespaces import Star, entered
+from paceline.emulation.namespaces import Star, entered
 from paceline.live.agent.agent import Agent, open_socket
 from paceline.live.agent.config import AgentConfig
-from paceline.live.agent.warm import warm_up
+from paceline.live.agent.setup import warm_up
 from paceline.live.switch.daemon import LiveSwitch, SwitchOptions
-from paceline.live.switch.events import Events
-from paceline.live.switch.http import ControlPlane as ControlServer
+from paceline.live.switch.http import ControlServer
+from paceline.live.switch.jobs import Events
 from paceline.live.switch_client import Admission, ControlPlane, Membership
 
 WAIT_S = 240.0

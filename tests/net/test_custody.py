@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench.namespaces import Star, limit_worker, star
 from paceline.core import wire
+from paceline.emulation.namespaces import Star, limit_worker, star
 from tests.live.agents import WAIT_S, Job, job_of, switch_in
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

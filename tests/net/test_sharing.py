@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from benchmarks.sharing_run import measure, small
-from tests.bench.test_namespaces import needs_root
+from tests.emulation.test_namespaces import needs_root
 
 
 @needs_root

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.core.help.shares import place_of, share_bits
+from paceline.core.bits import place_of, share_bits
 
 
 class MissingError(RuntimeError):

@@ -1,6 +1,6 @@
 """torch's own distributed tests, from its wheel, over Gloo and over Paceline in one run, side by side.
 
-    python -m tests.torch.conformance [--only WORDS] [--paths host,switch,faults] [--ranks 3]
+    python -m tests.torch.conformance [--only WORDS] [--paths host,switch,faults] [--ranks 4]
 
 `make conformance` runs all of them: with Gloo; in shared memory; through a switch; through a switch that loses,
 doubles and reorders packets. The tests take the backend for Gloo, so that none is left out by its name. A test that
@@ -95,6 +95,9 @@ def run_rank(folder: Path, backend: str, names: list[str]) -> None:
 
 
 def _state(case: Any, name: str) -> tuple[str, str]:
+    from torch.testing._internal.common_utils import SEED, set_rng_seed
+
+    set_rng_seed(SEED)  # as torch's own setUp does: some tests compare random tensors of different ranks
     try:
         getattr(case, name)()
     except unittest.SkipTest as reason:
@@ -119,7 +122,7 @@ def run_path(path: str, names: list[str], ranks: int, folder: Path) -> dict[str,
 
             # A first start compiles for longer than a test may take.
             subprocess.run([sys.executable, "-m", "paceline.launch.warm"], cwd=ROOT, check=True, timeout=1200)
-            switch = stack.enter_context(Switch(folder, *(FAULTS if path == "faults" else [])))
+            switch = stack.enter_context(Switch(folder, *(FAULTS if path == "faults" else []), compiled=True))
             env["PACELINE_SWITCH"] = switch.address
         world = 0
         while left := [name for name in names if name not in results]:
@@ -253,7 +256,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="words in the names of tests, with commas")
     parser.add_argument("--paths", default="host,switch,faults")
-    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rank", nargs=2, metavar=("FOLDER", "BACKEND"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:

@@ -28,8 +28,9 @@ HERE = "tests.torch.test_switch"
 class Switch:
     """`paceline switch` on loopback; `kill` and `start` again on the same ports."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, compiled: bool = False) -> None:
         self.port, self._folder, self._options = free_port(after=1), folder, options
+        self._env = {**os.environ, "NUMBA_DISABLE_JIT": "0" if compiled else "1"}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,9 +47,8 @@ class Switch:
             self.address,
         ]
         with (self._folder / "switch.log").open("ab") as log:
-            env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
             self._process = subprocess.Popen(
-                [*command, *self._options], cwd=ROOT, env=env, stdout=log, stderr=log
+                [*command, *self._options], cwd=ROOT, env=self._env, stdout=log, stderr=log
             )
         end = time.monotonic() + 60
         while True:

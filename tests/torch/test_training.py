@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.torch.ranks import run_ranks
+from tests.torch.ranks import ROOT, run_ranks
 from tests.torch.test_trust import failed_cases, run_cases
 
 HERE = "tests.torch.test_training"
@@ -136,6 +136,54 @@ def accumulated_and_uneven(rank: int) -> None:
     the_same(train)
 
 
+def tensor_parallel(rank: int) -> None:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def train(backend: str) -> Any:
+        mesh = init_device_mesh("cpu", (4,), backend_override={0: backend})
+        model = parallelize_module(_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        _steps(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)  # all ranks have the same data
+        return _flat(model.parameters())
+
+    the_same(train)
+
+
+def checkpointed(rank: int) -> None:
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def train(backend: str) -> Any:
+        group = GROUPS[backend]
+        folder: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(folder)
+        mesh = init_device_mesh("cpu", (4,), backend_override={0: backend})
+        model = _model()
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        _steps(model, optimizer, rank)
+        saved, states = get_state_dict(model, optimizer)
+        dcp.save({"model": saved, "optimizer": states}, checkpoint_id=folder[0], process_group=group)
+        after = _flat(model.parameters()).clone()
+        _steps(model, optimizer, rank)
+        saved, states = get_state_dict(model, optimizer)
+        found = {"model": saved, "optimizer": states}
+        dcp.load(found, checkpoint_id=folder[0], process_group=group)
+        set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+        assert torch.equal(_flat(model.parameters()), after)
+        _steps(model, optimizer, rank)
+        return _flat(model.parameters())
+
+    the_same(train)
+
+
 def everything(rank: int) -> dict[str, str]:
     import torch.distributed as dist
 
@@ -143,7 +191,9 @@ def everything(rank: int) -> dict[str, str]:
 
     dist.init_process_group("paceline", timeout=timedelta(seconds=60))
     GROUPS.update(paceline=dist.group.WORLD, gloo=dist.new_group(backend="gloo"))
-    told = run_cases([fully_sharded, zero_redundancy, hooks, accumulated_and_uneven], rank)
+    told = run_cases(
+        [fully_sharded, zero_redundancy, hooks, accumulated_and_uneven, tensor_parallel, checkpointed], rank
+    )
     dist.destroy_process_group()
     return told
 
@@ -151,3 +201,40 @@ def everything(rank: int) -> dict[str, str]:
 def test_every_way_to_train_gives_what_it_gives_over_gloo(tmp_path: Path) -> None:
     failed = failed_cases(run_ranks(4, f"{HERE}:everything", tmp_path))
     assert not failed, "\n".join(failed)
+
+
+ELASTIC = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group(sys.argv[1])
+tensor = torch.ones(5)
+dist.all_reduce(tensor)
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if dist.get_rank() == 1 and attempt == 0:
+    os._exit(3)
+dist.all_reduce(tensor)
+dist.barrier()
+sys.stdout.write(f"attempt {attempt} {tensor.tolist()}\\n")  # one write: ranks share the pipe
+sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+def test_a_job_that_torchrun_starts_again_comes_up(tmp_path: Path) -> None:
+    """Gloo itself does not always: ranks of the new attempt may find addresses of the old one in the Store."""
+    import os
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text("import paceline.torch\n" + ELASTIC)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "--max-restarts", "2", "--monitor-interval", "0.2", str(script), "paceline"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("attempt 1 [4.0, 4.0, 4.0, 4.0, 4.0]\n") == 2

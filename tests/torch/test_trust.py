@@ -273,6 +273,53 @@ def calls_are_counted_profiled_and_shown(rank: int) -> None:
     ], shown
 
 
+def the_flight_recorder_shows_ours_and_gloos(rank: int) -> None:
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+
+    from paceline.torch import flight_recorder
+
+    world: Any = dist.group.WORLD
+    dist.all_reduce(torch.ones(7))
+    dist.broadcast(torch.ones(3), 0)
+    folder: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder)
+    flight_recorder.write(os.path.join(folder[0], "trace_"))  # noqa: PTH118
+    dist.barrier()
+    if rank == 0:
+        from torch.distributed.flight_recorder.components.loader import read_dump
+
+        dumps = [read_dump("trace_", f"{folder[0]}/trace_{each}") for each in range(2)]
+        ours: list[Any] = [
+            [entry for entry in dump["entries"] if entry["profiling_name"] == "paceline:all_reduce"]  # type: ignore
+            for dump in dumps
+        ]
+        last = [each[-1] for each in ours]
+        assert [entry["input_sizes"] for entry in last] == [[[7]], [[7]]]
+        assert {entry["state"] for entry in last} == {"completed"}
+        assert last[0]["collective_seq_id"] == last[1]["collective_seq_id"]
+        name = f"{world.group_name}:paceline"
+        assert all(dump["pg_config"][name]["ranks"] == "[0, 1]" for dump in dumps)  # type: ignore
+        assert any(e["profiling_name"] == "gloo:broadcast" for e in dumps[0]["entries"]), "what torch has"  # type: ignore
+    dist.barrier()
+
+
+def a_profile_may_end_with_the_wait(rank: int) -> None:
+    """The event of a reduction must have ended by then: the profile frees it."""
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(25):
+        with torch.autograd.profiler.profile(use_cpu=True):
+            works = [dist.all_reduce(torch.ones(5), async_op=True) for _ in range(4)]
+            for work in works:
+                assert work is not None
+                work.wait()
+
+
 def a_monitored_barrier_names_who_is_missing(rank: int) -> None:
     import torch.distributed as dist
 
@@ -359,6 +406,8 @@ def one_world(rank: int) -> dict[str, str]:
             a_compiled_model_trains,
             a_group_can_be_split,
             calls_are_counted_profiled_and_shown,
+            a_profile_may_end_with_the_wait,
+            the_flight_recorder_shows_ours_and_gloos,
             options_are_taken_or_refused,
         ],
         rank,
@@ -368,7 +417,8 @@ def one_world(rank: int) -> dict[str, str]:
 
 
 def test_what_torch_does_with_a_group(tmp_path: Path) -> None:
-    failed = failed_cases(run_ranks(2, f"{HERE}:one_world", tmp_path))
+    recorder = {"TORCH_FR_BUFFER_SIZE": "200"}
+    failed = failed_cases(run_ranks(2, f"{HERE}:one_world", tmp_path, recorder))
     assert not failed, "\n".join(failed)
 
 

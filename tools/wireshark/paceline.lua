@@ -25,6 +25,7 @@ local f = {
   flush = ProtoField.bool("paceline.flag.flush", "Flush", 8, nil, 0x02),
   collision = ProtoField.bool("paceline.flag.collision", "Collision", 8, nil, 0x04),
   custody = ProtoField.bool("paceline.flag.custody", "Custody", 8, nil, 0x08),
+  from_switch = ProtoField.bool("paceline.flag.from_switch", "FromSwitch", 8, nil, 0x10),
   priority = ProtoField.uint8("paceline.priority", "Priority"),
   job = ProtoField.uint16("paceline.job", "Job"),
   chunk = ProtoField.uint64("paceline.chunk", "Chunk"),
@@ -82,7 +83,7 @@ local LAYOUT = {
   { "worker", 36, 2 }, { "custodian", 38, 2 }, { "share", 40, 8 }, { "owner", 48, 2 },
   { "window", 50, 2 }, { "offer", 52, 4 }, { "tag", 56, 8 },
 }
-local FLAGS = { "ecn", "flush", "collision", "custody" }
+local FLAGS = { "ecn", "flush", "collision", "custody", "from_switch" }
 
 local function is_ours(buffer)
   return buffer:len() >= HEADER_BYTES and buffer(0, 2):uint() == MAGIC and buffer(2, 1):uint() == VERSION

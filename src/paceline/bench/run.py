@@ -1,7 +1,7 @@
 """A whole measurement: links, a switch, ranks; rows as they come; nothing left behind.
 
 Without a rate the ranks are processes of this machine, on loopback. With one, each has a network namespace with a
-limited link (`bench/namespaces.py`), and the switch has the hub. The switch is a `paceline switch` of our own.
+limited link (`emulation/namespaces.py`), and the switch has the hub. The switch is a `paceline switch` of our own.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from paceline.bench import namespaces
 from paceline.bench.measurement import HOST, OURS, MeasuredRow, Measurement, Outcome
 from paceline.bench.processes import ChildError, Children
 from paceline.compile.cache import is_on_disk
+from paceline.emulation import namespaces
 from paceline.ports import free_port
 
 RENDEZVOUS_PORT = 29577
@@ -128,7 +128,7 @@ def _compile(children: Children, measurement: Measurement) -> None:
     if measurement.expected_path() == HOST or is_on_disk(agent_loop.run):
         return
     print("paceline: compiling the agent, once (a minute or more) ...", file=sys.stderr, flush=True)
-    children.start("compiler", [sys.executable, "-m", "paceline.live.agent.warm"], dict(os.environ))
+    children.start("compiler", [sys.executable, "-m", "paceline.live.agent.setup"], dict(os.environ))
     children.wait("compiler", START_TIMEOUT_S)
 
 

@@ -139,7 +139,7 @@ def _backends(backend: str, peer: str) -> tuple[str, ...]:
 
 
 def _rate(text: str) -> float | None:
-    from paceline.bench.namespaces import check_possible
+    from paceline.emulation.namespaces import check_possible
     from paceline.errors import UserError
     from paceline.units import parse_rate_bps
 

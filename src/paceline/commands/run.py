@@ -1,5 +1,6 @@
 """`paceline run`: plan a list of jobs, launch each where the plan puts it, watch, plan anew, collect."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,8 @@ Examples:
   paceline run jobs.toml --launcher ray --address 10.0.0.1:6379 --json -
 
   paceline run jobs.toml --switch auto --switch-memory 1MiB
+
+  paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml --network emulated --switch auto
 """
 COLUMNS = ("job", "state", "servers", "iteration", "rate", "path", "expected end")
 _STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "starting": "cyan"}
@@ -57,6 +60,22 @@ def run(
     ] = None,
     address: Annotated[str, typer.Option(help="Of the Ray cluster. Default: RAY_ADDRESS, else auto.")] = "",
     sbatch: Annotated[str, typer.Option(metavar="OPTIONS", help="Further options of sbatch.")] = "",
+    network: Annotated[
+        str,
+        typer.Option(
+            metavar="emulated", help="Make the cluster file's network out of namespaces on this machine."
+        ),
+    ] = "",
+    warm: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE,...",
+            help="On an emulated network: load these once, and fork ranks (python SCRIPT) from there.",
+        ),
+    ] = "",
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed measurements left on this machine, and end.")
+    ] = False,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     patience: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait for servers to come back when nothing else fits.")
@@ -70,10 +89,14 @@ def run(
 
     from rich.console import Console
 
+    from paceline.emulation.enclosure import enclosed, enter
     from paceline.errors import UserError
     from paceline.launch import run as launch
     from paceline.launch.store import Store
 
+    if clean:
+        _clean()
+        return
     if (jobs is None) == (resume is None):
         raise UserError("give either a job file or --resume DIR", place="run")
     if resume is not None:
@@ -83,9 +106,19 @@ def run(
         folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
         request = launch.RunRequest(
             launcher, policy, objective, switch, switch_memory, seed, grace, patience, address,
-            tuple(shlex.split(sbatch)),
+            tuple(shlex.split(sbatch)), network, tuple(name for name in warm.split(",") if name),
         )  # fmt: skip
         launch.create(jobs, cluster, request, folder)
+    if launch.asks_for_emulation(folder) and not enclosed():
+        again = [
+            sys.executable,
+            "-c",
+            "from paceline.cli import main; main()",
+            "run",
+            "--resume",
+            str(folder),
+        ]
+        enter([*again, "--json", json_file] if json_file else again)
     console = Console(stderr=True)
     watcher: LiveTable | EventLines = LiveTable(console) if console.is_terminal else EventLines()
     try:
@@ -104,6 +137,16 @@ def run(
 
 
 run.__doc__ = HELP
+
+
+def _clean() -> None:
+    """Emulated clusters end with their run; measurements with limited links may leave namespaces if they are killed."""
+    from paceline.emulation.namespaces import remove_leftovers
+
+    for name in (removed := remove_leftovers()):
+        typer.echo(f"removed the network namespace {name}")
+    if not removed:
+        typer.echo("nothing was left behind")
 
 
 class EventLines:

@@ -82,8 +82,12 @@ def switch(
     reorder: Annotated[float, typer.Option(metavar="P", help="For tests: hold arriving packets back.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of --drop, --duplicate, --reorder and coin-flip.")] = 1,
     pcap: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every packet; open to Wireshark.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write every packet that is served; open to Wireshark."),
     ] = None,
+    pcap_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="A capture of this size becomes FILE.1, and a new one begins.")
+    ] = "256MiB",
     log_json: Annotated[bool, typer.Option("--log-json", help="Events as JSON, one a line.")] = False,
 ) -> None:
     from paceline.live.net.sockets import elements_for, resolve
@@ -94,7 +98,7 @@ def switch(
         SwitchOptions(
             host=resolve(host),
             port=port,
-            memory_bytes=_size(memory),
+            memory_bytes=_size(memory, "--memory"),
             policy=policy,
             shards=shards,
             token=_token(token_file),
@@ -112,6 +116,7 @@ def switch(
             reorder=reorder,
             seed=seed,
             pcap=pcap,
+            pcap_bytes=_size(pcap_size, "--pcap-size"),
         ),
         log_json,
     )
@@ -131,14 +136,14 @@ def _place(text: str, option: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _size(text: str) -> int:
+def _size(text: str, place: str) -> int:
     from paceline.errors import UserError
     from paceline.units import parse_size_bytes
 
     try:
         return parse_size_bytes(text)
     except ValueError as error:
-        raise UserError(str(error), place="--memory") from None
+        raise UserError(str(error), place=place) from None
 
 
 def _token(path: Path | None) -> str:
@@ -163,8 +168,8 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
 
     from paceline.errors import EXIT_FAILED
     from paceline.live.switch.daemon import LiveSwitch, announce_compilation
-    from paceline.live.switch.events import Events
-    from paceline.live.switch.http import ControlPlane
+    from paceline.live.switch.http import ControlServer
+    from paceline.live.switch.jobs import Events
 
     events = Events(log_json)
     announce_compilation()
@@ -178,7 +183,7 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        control = ControlPlane(running)
+        control = ControlServer(running)
         control.start()
         events(
             "listening",

@@ -80,7 +80,15 @@ _GUARDED = {_InlineOverloads: _RefuseInlinedOverloads, _InlineClosures: _KeepSto
 class _GuardedCompiler(_Compiler):  # type: ignore[misc]
     """Numba's compiler without the steps that can lose a store."""
 
+    _library: Any = None
+    """What the code becomes; None: what Numba makes of it."""
+
     def define_pipelines(self) -> Any:
+        if self._library is not None:
+            self.state.library = self._library(
+                self.state.targetctx.codegen(), self.state.func_id.func_qualname
+            )
+            self.state.library.enable_object_caching()
         pipelines = super().define_pipelines()
         for pipeline in pipelines:
             found = {step for step, _ in pipeline.passes} & set(_GUARDED)
@@ -205,16 +213,10 @@ class _LeanProgram(_Program):
 class _EntryCompiler(_GuardedCompiler):
     """Numba's compiler, its result a program."""
 
-    _library: Any = _Program
-
-    def define_pipelines(self) -> Any:
-        generator = self.state.targetctx.codegen()
-        self.state.library = self._library(generator, self.state.func_id.func_qualname)
-        self.state.library.enable_object_caching()
-        return super().define_pipelines()
+    _library = _Program
 
 
-class _LeanCompiler(_EntryCompiler):
+class _LeanCompiler(_GuardedCompiler):
     """Numba's compiler, its result a lean program."""
 
     _library = _LeanProgram
@@ -223,11 +225,7 @@ class _LeanCompiler(_EntryCompiler):
 class _PartCompiler(_GuardedCompiler):
     """Numba's compiler, its result a part."""
 
-    def define_pipelines(self) -> Any:
-        generator = self.state.targetctx.codegen()
-        self.state.library = _Part(generator, self.state.func_id.func_qualname)
-        self.state.library.enable_object_caching()
-        return super().define_pipelines()
+    _library = _Part
 
 
 class _PartDispatcher(_Dispatcher):  # type: ignore[misc]

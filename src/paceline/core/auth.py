@@ -1,7 +1,7 @@
 """The tag of a packet: SipHash-2-4 under the job's key, over the header or over the whole packet.
 
-SipHash (Aumasson and Bernstein, 2012) is a keyed hash for short messages: who does not know the 128-bit key
-cannot make a tag but by guessing 64 bits. The tag's own eight bytes count as zeros. Whoever rewrites a packet
+SipHash (Aumasson and Bernstein, 2012) is a keyed hash for short messages: without the 128-bit key nobody
+can make a tag but by guessing 64 bits. The tag's own eight bytes count as zeros. Whoever rewrites a packet
 seals it anew.
 
     packet_tag   the tag that these bytes should carry

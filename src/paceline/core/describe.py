@@ -279,7 +279,7 @@ def sections() -> dict[str, str]:
         "custodian counters": _numbered(custodian.COUNTER_NAMES, CUSTODIAN_COUNTER_MEANINGS, "counter"),
         "aggregator states": _changes(memory.STATE_NAMES, AGGREGATOR_CHANGES, memory.AGGREGATOR),
         "flight states": _changes(sender.FLIGHT_STATES, FLIGHT_CHANGES, sender.FLIGHT),
-        "chunk states": _changes(custodian.CHUNK_STATES, CHUNK_CHANGES, custodian.CUSTODY),
+        "chunk states": _changes(custodian.CHUNK_STATES, CHUNK_CHANGES, custodian.CUSTODIAN_CHUNK),
         "custodian verdicts": _numbered(custodian.VERDICT_NAMES, CUSTODIAN_VERDICT_MEANINGS, "verdict"),
         "pull answers": _numbered(sender_state.PULL_ANSWERS, PULL_ANSWER_MEANINGS, "answer"),
         "micro-batch states": _changes(ledger.BATCH_STATES, BATCH_CHANGES, ledger.BATCH),

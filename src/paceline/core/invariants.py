@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.core.bits import bit, popcount
+from paceline.core.bits import ALL_SHARES, bit, owner_bit, popcount
 from paceline.core.custodian.program import FINISHED, OPEN, Custodians
-from paceline.core.help.shares import ALL_SHARES, owner_bit
 from paceline.core.sender.program import CREDITED, FLIGHT_STATES, IDLE, LOST, SENT, Senders
 from paceline.core.switch.memory import ANSWERED, EMPTY, FILLING, HELD, STATE_NAMES
 from paceline.core.switch.program import Switch

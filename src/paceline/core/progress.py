@@ -45,12 +45,12 @@ PROGRESS = np.dtype(
         ("slow_since_ns", "i8"),  # when a row of slow intervals began; 0 after a good one
         ("best", "f8"),  # results a second in the best interval of late
         ("cause", "i8"),  # of the present standstill, once it was told
-        ("results_then", "i8"),  # counters as they were when the interval began
-        ("resent_then", "i8"),
-        ("losses_then", "i8"),
-        ("fallbacks_then", "i8"),
-        ("queries_then", "i8"),
-        ("confirms_then", "i8"),
+        ("results_then", "i8"),  # results when the interval began
+        ("resent_then", "i8"),  # contributions sent again, then
+        ("losses_then", "i8"),  # contributions known to be lost, then
+        ("fallbacks_then", "i8"),  # results of sums that found no aggregator, then
+        ("queries_then", "i8"),  # questions sent, then
+        ("confirms_then", "i8"),  # answers that a contribution is counted, then
         ("done", "f8"),  # signs of the slow intervals, the last second's above all: results
         ("confirmed", "f8"),  # answers that a contribution is counted
         ("again", "f8"),  # contributions sent again

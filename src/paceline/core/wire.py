@@ -63,14 +63,17 @@ ECN = 1
 FLUSH = 2
 COLLISION = 4
 CUSTODY = 8
+FROM_SWITCH = 16
 FLAG_NAMES = {
     ECN: "ecn: met congestion on its way",
     FLUSH: "flush: to the custodian; take along what the switch holds of the chunk; of a pull: yours is missing",
     COLLISION: "collision: found its aggregator taken; of a query: the switch has the chunk without the asker",
     CUSTODY: "custody: complete at fan-in, but to be finished by the custodian",
+    FROM_SWITCH: "from_switch: a live switch has sent it; no switch takes it for a worker's",
 }
-_FLAGS_UNKNOWN = 240
+_FLAGS_UNKNOWN = 224
 FLAGS_WITHOUT_FLUSH = 255 - FLUSH
+FLAGS_OF_HOSTS = 255 - FROM_SWITCH
 
 _FIELDS = (
     # name, on the wire, in memory
@@ -136,7 +139,7 @@ ERROR_NAMES = (
 )
 _CHUNK_MAX_TOP_BYTE = 0x3F
 _OWNERS_MAX = 64 * 64
-"""A rack and a bit in it: what `owner` names (`shares.py`)."""
+"""A rack and a bit in it: what `owner` names (`bits.place_of`)."""
 
 
 class DecodeError(ValueError):

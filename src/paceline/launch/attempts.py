@@ -4,6 +4,7 @@ A planner that starts again calls `adopt`: every attempt that had not ended is w
 that may have been cut off are taken once more, which the launcher's two calls allow (`launch/launchers/protocol.py`).
 """
 
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class Attempts:
         env = job_environment(
             run_job.env, run_id=self.run_id, job=decision.job, token=token, shares=shares, remaining_s=remaining_s,
             iterations=run_job.job.iterations, folder=str(folder), switch=switch, switch_token=switch_token,
+            backend=os.environ.get("PACELINE_BACKEND", "auto"),
         )  # fmt: skip
         task = Task(
             self.run_id, decision.job, attempt, token, run_job.command, env, run_job.workdir, shares, str(folder),
@@ -241,6 +243,12 @@ class Attempts:
 
     def note_progress(self, watched: Watched, now: float) -> None:
         found = watched.tail.read()
+        if watched.tail.backend is not None:
+            backend, watched.tail.backend = watched.tail.backend, None
+            self.tell(
+                now, "backend", f"{watched.name} uses the backend {backend['used']}", job=watched.name,
+                reason=f"asked for {backend['asked']}: {backend['reason']}",
+            )  # fmt: skip
         if found is None:
             return
         before, watched.progress = watched.progress, found

@@ -23,6 +23,8 @@ from paceline.errors import UserError
 from paceline.schedule.inputs.jobs import Exchange, Job, JobFile, load_jobs
 
 PREFIX = "PACELINE_STATUS "
+BACKEND_PREFIX = "PACELINE_BACKEND "
+"""Of the line in which rank 0 tells its backend, as a job with PACELINE_BACKEND=auto prints it."""
 PATH_LENGTH_MAX = 24
 CHUNK_BYTES = 1 << 20
 """Of a log, read at a time."""
@@ -117,6 +119,17 @@ def parse_progress(text: str) -> Progress | None:
     return Progress(_number(data.get("iteration")), _number(data.get("rate")), _path(data.get("path")), data)
 
 
+def _parse_backend(text: str) -> dict[str, str] | None:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    names = ("used", "asked", "reason")
+    if not isinstance(data, dict) or not all(isinstance(data.get(name), str) for name in names):
+        return None
+    return {name: data[name] for name in names}
+
+
 def _path(value: object) -> str | None:
     if not isinstance(value, str) or not 0 < len(value) <= PATH_LENGTH_MAX or not value.isprintable():
         return None
@@ -137,6 +150,8 @@ class ProgressTail:
         self._offset = 0
         self._rest = b""
         self._status_seen = b""
+        self.backend: dict[str, str] | None = None
+        """What was read last of the backend: `used`, `asked`, `reason`."""
 
     def read(self) -> Progress | None:
         """The newest progress since the last call, if there is any; a long log is read in pieces."""
@@ -145,6 +160,8 @@ class ProgressTail:
             for line in lines:
                 if line.startswith(PREFIX):
                     newest = parse_progress(line[len(PREFIX) :]) or newest
+                elif line.startswith(BACKEND_PREFIX):
+                    self.backend = _parse_backend(line[len(BACKEND_PREFIX) :]) or self.backend
         return self._from_status() or newest
 
     def _log_lines(self) -> list[str]:

@@ -7,14 +7,17 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
+from paceline.emulation.cluster import EmulatedCluster
+from paceline.emulation.enclosure import enclosed
 from paceline.errors import UserError
 from paceline.launch import switches
 from paceline.launch.jobs import RunJob, load_run_jobs
+from paceline.launch.launchers.local import Local
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.planner_loop import LoopSettings, PlannerLoop, Watcher, tell_event
 from paceline.launch.replan import check_policy
@@ -28,6 +31,8 @@ from paceline.schedule.model import Model
 from paceline.schedule.plan import Objective
 from paceline.schedule.policies import by_name
 from paceline.units import parse_size_bytes
+
+EMULATED = "emulated"
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,13 @@ class RunRequest:
     """Of the Ray cluster."""
     sbatch: tuple[str, ...] = ()
     """Further options of sbatch."""
+    network: str = ""
+    """`emulated`: servers are network namespaces of this machine; empty: as the machine is."""
+    warm: tuple[str, ...] = ()
+    """Modules that are loaded before the first job starts; its ranks are forked from that process."""
 
 
 def _local(request: RunRequest, run_dir: Path) -> Launcher:
-    from paceline.launch.launchers.local import Local
-
     return Local(run_dir)
 
 
@@ -82,6 +89,13 @@ def check(request: RunRequest) -> None:
         )
     if request.objective not in get_args(Objective):
         raise UserError(f"{request.objective!r} is neither makespan nor jct", place="--objective")
+    if request.network == EMULATED:
+        if request.launcher != "local":
+            raise UserError("an emulated network is for --launcher local", place="--network")
+        if request.switch not in ("none", "auto"):
+            raise UserError(f"{request.switch} cannot be reached from an emulated network", place="--switch")
+    elif request.network:
+        raise UserError(f"{request.network!r} is not 'emulated'", place="--network")
     if request.switch_memory:
         if request.switch != "auto":
             raise UserError("is for a switch that the run starts: --switch auto", place="--switch-memory")
@@ -103,6 +117,11 @@ def create(jobs_file: Path, cluster: str, request: RunRequest, folder: Path) -> 
             launcher.check({server.name: server.gpus for server in servers})
         except UnreachableError as error:
             raise UserError(f"{request.launcher} cannot be reached: {error}", place="--launcher") from None
+    if source.file.network.emulated and request.launcher == "local":
+        request = replace(request, network=EMULATED)
+        check(request)
+    if request.warm and not request.network:
+        raise UserError("ranks are forked from a warm process on an emulated network only", place="--warm")
     exchange: Exchange = "ring" if request.switch == "none" else "in-network"
     jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, exchange)
     for name in (run_job.job.name for run_job in jobs):
@@ -145,7 +164,37 @@ def _write_run(
     store.close()
 
 
-def _reached(request: RunRequest, folder: Path) -> Launcher:
+def asks_for_emulation(folder: Path) -> bool:
+    """Whether the run of this folder has an emulated network."""
+    if not (folder / FILE).exists():
+        raise UserError(f"holds no run (no {FILE})", place=str(folder))
+    with contextlib.closing(Store.open_to_read(folder)) as store:
+        return bool(store.meta()["request"].get("network"))
+
+
+def _built_network(
+    store: Store, request: RunRequest, source: ClusterSource, watcher: Watcher
+) -> EmulatedCluster | None:
+    """The emulated network of a run, made anew: it ended with the planner before us."""
+    if not request.network:
+        return None
+    network = EmulatedCluster.of(source.file.cluster())
+    network.build()
+    text = f"{len(network.servers)} servers in {len(network.racks)} racks are network namespaces, made {enclosed()}"
+    tell_event(store, watcher, time.time(), "network", text)
+    return network
+
+
+def _tell_uplinks(store: Store, network: EmulatedCluster, watcher: Watcher) -> None:
+    for rack, (sent, got) in network.uplink_bytes().items():
+        text = f"rack {rack} sent {sent / 1e6:.1f} MB up and got {got / 1e6:.1f} MB from above"
+        figures = {"rack": rack, "sent_bytes": sent, "got_bytes": got}
+        tell_event(store, watcher, time.time(), "network", text, figures=figures)
+
+
+def _reached(request: RunRequest, folder: Path, network: EmulatedCluster | None = None) -> Launcher:
+    if network is not None:
+        return Local(folder, network, request.warm)
     try:
         return LAUNCHERS[request.launcher](request, folder)
     except UnreachableError as error:
@@ -166,12 +215,14 @@ def go_on(folder: Path, watcher: Watcher) -> int:
         raise UserError(f"holds no run (no {FILE})", place=str(folder))
     with held_lock(folder), contextlib.closing(Store.open(folder)) as store:
         meta = store.meta()
-        request = RunRequest(**{**meta["request"], "sbatch": tuple(meta["request"]["sbatch"])})
+        kept = meta["request"]
+        request = RunRequest(**{**kept, "sbatch": tuple(kept["sbatch"]), "warm": tuple(kept["warm"])})
         source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
+        network = _built_network(store, request, source, watcher)
         jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
         with (
-            contextlib.closing(_reached(request, folder)) as launcher,
-            _switch(store, request, watcher) as switch,
+            contextlib.closing(_reached(request, folder, network)) as launcher,
+            _switch(store, request, watcher, network) as switch,
         ):
             if meta["state"] == "new":
                 # Arrivals count from the moment when jobs can start, not from when a switch began to compile.
@@ -183,17 +234,22 @@ def go_on(folder: Path, watcher: Watcher) -> int:
                 switch,
             )  # fmt: skip
             with stopped_by_signals(loop):
-                return loop.run()
+                code = loop.run()
+            if network is not None:
+                _tell_uplinks(store, network, watcher)
+            return code
 
 
 @contextlib.contextmanager
-def _switch(store: Store, request: RunRequest, watcher: Watcher) -> Iterator[switches.RunSwitch | None]:
+def _switch(
+    store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
+) -> Iterator[switches.RunSwitch | switches.SwitchTree | None]:
     """The switch of the run. A planner that dies, or gives up waiting for its engine, leaves it to its jobs; a
     planner that ends takes it along."""
     if request.switch == "none":
         yield None
         return
-    switch = _compiled_switch(store, request, watcher)
+    switch = _compiled_switch(store, request, watcher, network)
     try:
         yield switch
     except KeyboardInterrupt:
@@ -202,11 +258,13 @@ def _switch(store: Store, request: RunRequest, watcher: Watcher) -> Iterator[swi
     switch.stop()
 
 
-def _compiled_switch(store: Store, request: RunRequest, watcher: Watcher) -> switches.RunSwitch:
+def _compiled_switch(
+    store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
+) -> switches.RunSwitch | switches.SwitchTree:
     """A switch that answers. With the local launcher agents run here too, and are compiled before any job waits."""
     warming = Warming(("agent", "worker")) if request.launcher == "local" else None
     try:
-        switch = _answering_switch(store, request, watcher)
+        switch = _answering_switch(store, request, watcher, network)
         if warming is not None:
             try:
                 warming.wait()
@@ -219,13 +277,21 @@ def _compiled_switch(store: Store, request: RunRequest, watcher: Watcher) -> swi
             warming.stop()
 
 
-def _answering_switch(store: Store, request: RunRequest, watcher: Watcher) -> switches.RunSwitch:
+def _answering_switch(
+    store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
+) -> switches.RunSwitch | switches.SwitchTree:
     if request.switch != "auto":
         return switches.attach(store, request.switch)
     reason = "the first on a machine compiles for a minute or more"
     tell_event(store, watcher, time.time(), "switch", "the run's switch is started", reason=reason)
     command = partial(switches.default_command, memory=request.switch_memory)
-    switch = switches.start(store, here_only=request.launcher == "local", command=command)
+    if network is not None and network.has_uplinks:
+        tree = switches.start_tree(store, network, request.switch_memory)
+        text = f"{len(tree.racks)} rack switches answer, under an upper one at {tree.address}"
+        tell_event(store, watcher, time.time(), "switch", text)
+        return tree
+    host = network.core_address if network else "127.0.0.1" if request.launcher == "local" else ""
+    switch = switches.start(store, host=host, command=command)
     tell_event(store, watcher, time.time(), "switch", f"the run's switch answers at {switch.address}")
     return switch
 

@@ -35,7 +35,7 @@ Row = dict[str, Any]
 VERSION = 1
 EVENT_KINDS = (
     "run", "arrival", "plan", "start", "running", "end", "lost", "retry", "stop",
-    "server", "switch", "path", "launcher", "resume",
+    "server", "switch", "path", "backend", "launcher", "resume", "network",
 )  # fmt: skip
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (

@@ -11,9 +11,12 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.emulation.cluster import SWITCH_PORT, EmulatedCluster
+from paceline.emulation.namespaces import inside
 from paceline.errors import UserError
 from paceline.launch.launchers import local
 from paceline.launch.launchers.protocol import MARK, Share, Task
@@ -33,19 +36,27 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def default_command(address: str, token_file: Path, memory: str = "") -> list[str]:
-    """`paceline switch` by the interpreter that we run in."""
+def default_command(
+    address: str, token_file: Path, memory: str = "", level: Sequence[str] = (), within: Sequence[str] = ()
+) -> list[str]:
+    """`paceline switch` by the interpreter that we run in.
+
+    `level`: options of an upper switch or of one under it; `within`: what goes before a command in its namespace.
+    """
     call = "from paceline.cli import main; main()"
     options = ["--listen", address, "--token-file", str(token_file), "--drain-timeout", "2"]
     options += ["--memory", memory] if memory else []
-    return [sys.executable, "-c", call, "switch", *options]
+    return [*within, sys.executable, "-c", call, "switch", *options, *level]
 
 
 class RunSwitch:
     """A switch that the run's jobs use."""
 
-    def __init__(self, store: Store, address: str, token: str, folder: Path | None = None) -> None:
-        self.store, self.address, self.token, self.folder = store, address, token, folder
+    def __init__(
+        self, store: Store, address: str, token: str, folder: Path | None = None, mark: str = ""
+    ) -> None:
+        """`folder` and `mark`: of the supervised task, if the switch is the run's own."""
+        self.store, self.address, self.token, self.folder, self.mark = store, address, token, folder, mark
         self._polled = 0.0  # when it was last asked
         self._silent = False  # whether it gave no answer then
         self._held: dict[
@@ -91,18 +102,34 @@ class RunSwitch:
             return
         local.stop_supervised(self.folder)
         deadline = time.monotonic() + limit_s
-        while (
-            time.monotonic() < deadline and local.observe(self.folder, _mark(self.store)).state == "running"
-        ):
+        while time.monotonic() < deadline and local.observe(self.folder, self.mark).state == "running":
             time.sleep(0.1)
+
+
+class SwitchTree:
+    """A switch in each rack, under an upper one; jobs get their rack's from the emulated network."""
+
+    def __init__(self, upper: RunSwitch, racks: Sequence[RunSwitch]) -> None:
+        self.upper, self.racks = upper, racks
+        self.address, self.token = upper.address, upper.token
+
+    def poll(self, now: float, tell: Tell) -> None:
+        """Write a sample of every rack's switch."""
+        for rack in self.racks:
+            rack.poll(now, tell)
+
+    def stop(self) -> None:
+        """Stop all of them."""
+        for switch in (*self.racks, self.upper):
+            switch.stop()
 
 
 def _page(address: str, path: str, timeout_s: float) -> str:
     return ControlPlane.parse(address, timeout_s=timeout_s).text(path)
 
 
-def _mark(store: Store) -> str:
-    return f"{store.meta()['run_id']}-switch"
+def _mark(store: Store, name: str) -> str:
+    return f"{store.meta()['run_id']}-{name}"
 
 
 def _sum(figures: dict[str, float], metric: str) -> float | None:
@@ -147,39 +174,74 @@ def attach(store: Store, address: str) -> RunSwitch:
 def start(
     store: Store,
     *,
-    here_only: bool,
+    host: str,
     command: Callable[[str, Path], Sequence[str]] = default_command,
     limit_s: float = READY_LIMIT_S,
+    name: str = "switch",
+    port: int = 0,
+    token: str = "",
 ) -> RunSwitch:
-    """The run's own switch: the one a planner before us started if it lives, else a new one at its address."""
-    known: dict[str, Any] = store.meta().get("switch") or {}
-    folders = sorted((store.folder / "switch").glob("[0-9]*"), key=lambda path: int(path.name))
-    if known and folders and local.observe(folders[-1], _mark(store)).state == "running":
-        return RunSwitch(store, known["address"], known["token"], folders[-1])
-    host = "127.0.0.1" if here_only else own_address()
-    port = int(known["address"].rpartition(":")[2]) if known else free_port(after=1)
+    """The run's own switch: the one a planner before us started if it lives, else a new one at its address.
+
+    `host` is the address that it listens on; empty: this machine's own. `name` tells it from others of the run; `port`
+    and `token` are chosen for it where they are not given.
+    """
+    known: dict[str, Any] = store.meta().get(name) or {}
+    mark = _mark(store, name)
+    folders = sorted((store.folder / name).glob("[0-9]*"), key=lambda path: int(path.name))
+    if known and folders and local.observe(folders[-1], mark).state == "running":
+        return RunSwitch(store, known["address"], known["token"], folders[-1], mark)
+    host = host or own_address()
+    if not port:
+        port = int(known["address"].rpartition(":")[2]) if known else free_port(after=1)
     address = f"{host}:{port}"
-    token = known.get("token") or secrets.token_hex(16)
-    store.set_meta(switch={"address": address, "token": token})
-    folder = (store.folder / "switch" / str(len(folders) + 1)).resolve()
+    token = token or known.get("token") or secrets.token_hex(16)
+    store.set_meta(**{name: {"address": address, "token": token}})
+    folder = (store.folder / name / str(len(folders) + 1)).resolve()
     folder.mkdir(parents=True)
     token_file = folder / "token"
     token_file.touch(mode=0o600)
     token_file.write_text(token, encoding="utf-8")
     task = Task(
-        store.meta()["run_id"], "switch", len(folders) + 1, _mark(store), tuple(command(address, token_file)),
-        {MARK: _mark(store)}, "",
+        store.meta()["run_id"], name, len(folders) + 1, mark, tuple(command(address, token_file)), {MARK: mark}, "",
         (Share("switch", (0,), (0,)),), str(folder),
     )  # fmt: skip
     local.write_task(folder, task, {})
-    local.start_supervised(folder, {MARK: _mark(store)})
-    switch = RunSwitch(store, address, token, folder)
+    local.start_supervised(folder, {MARK: mark})
+    switch = RunSwitch(store, address, token, folder, mark)
     try:
         _await(switch, limit_s)
     except BaseException:
         switch.stop()
         raise
     return switch
+
+
+def start_tree(
+    store: Store, network: EmulatedCluster, memory: str, limit_s: float = READY_LIMIT_S
+) -> SwitchTree:
+    """An upper switch at the core of an emulated network, and one in each rack."""
+    upper_command = partial(default_command, memory=memory, level=("--upper",))
+    upper = start(store, host=network.core_address, command=upper_command, limit_s=limit_s, port=SWITCH_PORT)
+    racks: list[RunSwitch] = []
+    try:
+        for r, rack in enumerate(network.racks):
+            command = partial(
+                default_command,
+                memory=memory,
+                level=("--upstream", upper.address),
+                within=inside(rack.namespace, []),
+            )
+            racks.append(
+                start(
+                    store, host=rack.address, command=command, limit_s=limit_s, name=f"switch-rack{r}",
+                    port=SWITCH_PORT, token=upper.token,
+                )
+            )  # fmt: skip
+    except BaseException:
+        SwitchTree(upper, racks).stop()
+        raise
+    return SwitchTree(upper, racks)
 
 
 def _await(switch: RunSwitch, limit_s: float) -> None:
@@ -189,7 +251,7 @@ def _await(switch: RunSwitch, limit_s: float) -> None:
         with contextlib.suppress(ControlError):
             _page(switch.address, "/healthz", 2.0)
             return
-        seen = local.observe(switch.folder, _mark(switch.store))
+        seen = local.observe(switch.folder, switch.mark)
         if seen.state in ("ended", "lost"):
             log = (switch.folder / "rank-0.log").read_text(errors="replace").strip().splitlines()
             last = log[-1] if log else seen.reason

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from paceline.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UserError
 
 _MODULES = {
-    "agent": "paceline.live.agent.warm",
+    "agent": "paceline.live.agent.setup",
     "switch": "paceline.live.switch.daemon",
     "worker": "paceline.torch.warm",
     "planner": "paceline.schedule.planning",

@@ -103,6 +103,8 @@ class ControlPlane:
     ) -> Admission:
         """Ask for a place for a job; one of several racks asks the switch of its rack 0 first."""
         options = {"racks": racks, "priority_max": priority_max, "slots_max": slots_max}
+        # A byte of the environment that is not UTF-8 must not keep a job from being admitted.
+        name = "".join(letter if letter.isprintable() else "?" for letter in name)
         request = {"name": name, "workers": workers, **{k: v for k, v in options.items() if v is not None}}
         return self._admission(request, self.call("POST", "/v1/jobs", request))
 

@@ -6,6 +6,7 @@ Importing this registers the backend, and `import torch` does so by itself where
 (`paceline.torch_autoload`). It costs little, since everything else is imported when a group is made.
 """
 
+import os
 from typing import Any
 
 import torch.distributed
@@ -16,7 +17,17 @@ BACKEND = "paceline"
 def register() -> None:
     """Make `paceline` known to torch."""
     if torch.distributed.is_available() and BACKEND.upper() not in torch.distributed.Backend._plugins:
-        torch.distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+        torch.distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=devices())
+        if os.environ.get("PACELINE_BACKEND"):
+            from paceline.torch.auto_backend import install
+
+            install()
+
+
+def devices() -> list[str]:
+    """The types of devices whose tensors a group takes here."""
+    accelerator = torch.accelerator.current_accelerator()
+    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:

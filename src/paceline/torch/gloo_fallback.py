@@ -37,16 +37,16 @@ def collectives() -> list[str]:
     ]
 
 
-def hand_over(cls: type, attribute: str) -> None:
-    """Give a class every collective that it does not have itself, from the plain group that it keeps."""
+def hand_over(cls: type) -> None:
+    """Give a class every collective that it does not have itself, by its `over_gloo`."""
     for name in collectives():
         if name not in cls.__dict__:
-            setattr(cls, name, _handed(name, attribute))
+            setattr(cls, name, _handed(name))
 
 
-def _handed(name: str, attribute: str) -> Callable[..., Any]:
+def _handed(name: str) -> Callable[..., Any]:
     def collective(self: Any, *args: Any, **more: Any) -> Any:
-        return getattr(getattr(self, attribute), name)(*args, **more)
+        return self.over_gloo(name, *args, **more)
 
     collective.__name__ = collective.__qualname__ = name
     collective.__doc__ = f"torch's `{name}`, over Gloo."

@@ -24,11 +24,14 @@ class ReductionRecord:
     elements: int
     dtype: str
     op: str
+    timeout_s: float
     begun: float
+    ended: float | None = None
     state: str = "under way"
 
     def end(self, error: Exception | None) -> None:
         """It has its result, or never will."""
+        self.ended = time.time()
         self.state = "done" if error is None else "failed"
 
 
@@ -43,10 +46,10 @@ class Journal:
         self._latest: deque[ReductionRecord] = deque(maxlen=LATEST)
         self.begun = 0
 
-    def begin(self, elements: int, dtype: str, op: str) -> ReductionRecord:
+    def begin(self, elements: int, dtype: str, op: str, timeout_s: float) -> ReductionRecord:
         """A reduction begins; the ranks' numbers are the same as long as they make the same calls."""
         with self._lock:
-            noted = ReductionRecord(self.begun, elements, dtype, op, time.time())
+            noted = ReductionRecord(self.begun, elements, dtype, op, timeout_s, time.time())
             self.begun += 1
             self._latest.append(noted)
         return noted
@@ -64,6 +67,11 @@ class Journal:
         """Count something that is no change."""
         with self._lock:
             self.counters[name] += by
+
+    def latest(self) -> list[ReductionRecord]:
+        """The latest reductions, in the order in which they were begun."""
+        with self._lock:
+            return list(self._latest)
 
     def shown(self) -> dict[str, Any]:
         """Counters, the latest reductions and the latest events."""

@@ -1,9 +1,10 @@
 """The backend `paceline` of `torch.distributed`.
 
-A `ProcessGroup` in Python around an inner Gloo group. All-reduces of one dense CPU tensor (SUM and AVG;
+A `ProcessGroup` in Python around an inner Gloo group. All-reduces of one dense tensor (SUM and AVG;
 float32, bfloat16, float16, int32) go to a *reducer*: shared memory, the network, or both. Everything else,
 and every collective that torch may add, goes to Gloo (`gloo_fallback`): the inner group is registered as this
-group's backend for CPU tensors, and as that of a plain group which does what is not overridden here.
+group's backend for CPU tensors, and as that of a plain group which does what is not overridden here. Tensors on
+devices come to either by way of the host (`staging`).
 
 Whether an all-reduce is ours depends only on what all ranks have in common: format, operation, number of
 tensors. So all ranks take the same way.
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError, ProcessGroup
+from torch.futures import Future
 
 from paceline.core.priority import priority as priority_of
 from paceline.torch.gloo_fallback import hand_over, plain_group, register_gloo
@@ -28,6 +30,7 @@ from paceline.torch.journal import Journal
 from paceline.torch.reduce.choose import make_reducer
 from paceline.torch.serial_thread import CallbackThreads
 from paceline.torch.settings import GroupRequest, RemainingTime
+from paceline.torch.staging import DeviceStaging, on_device
 from paceline.torch.work import (
     DRAIN_S,
     KINDS,
@@ -72,6 +75,7 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         self._remaining = RemainingTime(request.settings)
         self._callbacks = CallbackThreads()
         self._open: set[PacelineWork] = set()  # works that have not ended
+        self._staging: DeviceStaging | None = None
         self._splits: Counter[str] = Counter()  # how many groups were split off, by the ranks in them
         # torch's C++ keeps its half of a Work only. `DDP.join` hands it one of a single number and drops ours.
         self._handed: deque[PacelineWork] = deque(maxlen=HANDED)
@@ -94,7 +98,7 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if not supported(tensors, opts.reduceOp):
             self.journal.count("through_gloo")
-            return self._plain.allreduce(tensors, opts)
+            return self.over_gloo("allreduce", tensors, opts)
         seconds = opts.timeout.total_seconds()
         return self.reduce_tensor(
             tensors[0],
@@ -120,37 +124,86 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         if not _torch.autograd._profiler_enabled():
             return self._reduce(tensor, op, priority, timeout_s, blocking)
         record: Any = torch.autograd.profiler.record_function("paceline:all_reduce")
+        ended: Any = Future()
         record.__enter__()
-        work = self._reduce(tensor, op, priority, timeout_s, blocking)
-        record._call_end_callbacks_on_future(work.get_future())
+        record._call_end_callbacks_on_future(ended)
+        try:
+            work = self._reduce(tensor, op, priority, timeout_s, blocking)
+        except BaseException:
+            ended.set_result(None)
+            raise
+        # Before anybody who waits goes on: a profile that is over has freed the event that would be ended.
+        work.when_ended(lambda _error: ended.set_result(None))
         return work
 
     def _reduce(
         self, tensor: torch.Tensor, op: str, priority: int | None, timeout_s: float | None, blocking: bool
     ) -> PacelineWork:
-        if self._closed:
-            raise DistBackendError("the group is closed")
-        dense = dense_of(tensor)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        work = PacelineWork([tensor], limit_s, self._callbacks)
-        if dense is not tensor:
-            work.before_end(partial(copy_back, tensor, dense))
         number = self.default_priority() if priority is None else priority
-        reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, number, limit_s, work)
-        noted = self.journal.begin(reduction.array.shape[0], reduction.kind, op)
-        if tensor.numel() == 0:
-            work.end()
-        elif not (blocking and self.reducer.try_now(reduction)):
-            self._open.add(work)
-            work.when_ended(lambda _error: self._open.discard(work))
-            self.reducer.submit(reduction)
-        work.when_ended(noted.end)
+        if tensor.device.type == "cpu":
+            work = self._begin(tensor, op, number, limit_s, blocking=blocking)
+        else:
+            work = self._keep_open(self._devices().all_reduce(tensor, op, number, limit_s))
         if not blocking:
             if tensor.numel() <= HANDED_ELEMENTS:
                 self._handed.append(work)
             if _allow_inflight():
                 work.register()
         return work
+
+    def _begin(
+        self,
+        tensor: torch.Tensor,
+        op: str,
+        priority: int,
+        limit_s: float,
+        *,
+        blocking: bool = False,
+        staged: bool = False,
+    ) -> PacelineWork:
+        """Begin with a CPU tensor; `staged`: it is a part of one on a device, and its turn has come."""
+        if self._closed:
+            raise DistBackendError("the group is closed")
+        dense = dense_of(tensor)
+        work = PacelineWork([tensor], limit_s, self._callbacks)
+        if dense is not tensor:
+            work.before_end(partial(copy_back, tensor, dense))
+        reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, priority, limit_s, work)
+        noted = self.journal.begin(reduction.array.shape[0], reduction.kind, op, limit_s)
+        behind = None if staged else self._staging
+        if tensor.numel() == 0:
+            work.end()
+        elif behind is not None and not behind.is_idle():
+            self._keep_open(work)
+            behind.behind(partial(self.reducer.submit, reduction))
+        elif not (blocking and self.reducer.try_now(reduction)):
+            self._keep_open(work)
+            self.reducer.submit(reduction)
+        work.when_ended(noted.end)
+        return work
+
+    def _keep_open(self, work: PacelineWork) -> PacelineWork:
+        """Barriers wait for it."""
+        self._open.add(work)
+        work.when_ended(lambda _error: self._open.discard(work))
+        return work
+
+    def _devices(self) -> DeviceStaging:
+        """Made with the first tensor on a device."""
+        if self._closed:
+            raise DistBackendError("the group is closed")
+        if self._staging is None:
+            begin = partial(self._begin, staged=True)
+            self._staging = DeviceStaging(begin, self._request.size, self._callbacks)
+        return self._staging
+
+    def over_gloo(self, name: str, *args: Any, **more: Any) -> Any:
+        """A collective of the inner group, by its name; tensors on devices go there as copies."""
+        collective = getattr(self._plain, name)
+        if on_device(args):
+            return self._keep_open(self._devices().call(collective, self._timeout_s, args, more))
+        return collective(*args, **more)
 
     def default_priority(self) -> int:
         """That of a whole gradient of a job with so much time left; the middle where nobody has told it."""
@@ -231,6 +284,10 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         part._set_group_desc(group_desc or f"{self.group_desc}:split")
         return part
 
+    def global_ranks(self) -> list[int]:
+        """This group's ranks in the whole job."""
+        return list(self._request.global_ranks or range(self._request.size))
+
     def get_group_store(self) -> Any:
         """The store in which the ranks of this group have met."""
         return self._request.store
@@ -278,14 +335,18 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
             if self._closed:
                 return
             self._closed = True
+        if self._staging is not None:
+            self._staging.drain(drain_s)
         self.reducer.close(drain_s)
+        if self._staging is not None:
+            self._staging.close()
         GROUPS.discard(self)
         close_gloo()
         self._callbacks.close()
         self._handed.clear()
 
 
-hand_over(PacelineGroup, "_plain")
+hand_over(PacelineGroup)
 
 
 def close_all() -> None:

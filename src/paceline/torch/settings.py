@@ -9,6 +9,7 @@ The environment is read once, when a group is made:
 | `PACELINE_HOST_REDUCE` | `0`: ranks of one host do not reduce in shared memory first |
 | `PACELINE_ADDRESS` | this host's own address, where the route to the switch does not tell it |
 | `PACELINE_JOB` | the job's name in the switch's lists; else torchrun's run id |
+| `PACELINE_RACK` | this rank's rack, where racks have switches of their own: `PACELINE_SWITCH` is then its rack's |
 | `PACELINE_SERVER` | the server that this rank belongs to: only ranks of one server share memory |
 | `PACELINE_REMAINING_S` | the time the job still needs, for its priority |
 | `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |
@@ -55,6 +56,7 @@ class Settings:
     address: str = ""
     job: str = "torch"
     server: str = ""
+    rack: str = ""
     remaining_s: float | None = None
     remaining_file: str = ""
     priority_max: int | None = None
@@ -71,6 +73,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         address=env.get("PACELINE_ADDRESS", "").strip(),
         job=env.get("PACELINE_JOB") or env.get("TORCHELASTIC_RUN_ID") or "torch",
         server=env.get("PACELINE_SERVER", "").strip(),
+        rack=env.get("PACELINE_RACK", "").strip(),
         remaining_s=_number(env, "PACELINE_REMAINING_S"),
         remaining_file=env.get("PACELINE_REMAINING_FILE", ""),
         priority_max=_whole(env, "PACELINE_PRIORITY_MAX"),

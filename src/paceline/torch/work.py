@@ -63,6 +63,7 @@ class PacelineWork(_Work):  # type: ignore[misc]
         self._timeout_s = timeout_s
         self._callbacks, self._begun_at = callbacks, callback_depth()
         self._lock = threading.Lock()
+        self._ending = False  # the listeners are being called
         self._ended = False
         self._error: Exception | None = None
         self._event: threading.Event | None = None  # there once somebody waits
@@ -79,7 +80,10 @@ class PacelineWork(_Work):  # type: ignore[misc]
         self._before_end = action
 
     def when_ended(self, listener: Callable[[Exception | None], None]) -> None:
-        """Call this with the error, if any, on the thread that ends this, or at once; it is quick, and never raises."""
+        """Call this with the error, if any, before anybody who waits goes on, or at once if that is over.
+
+        It runs on the thread that ends this, is quick, and never raises.
+        """
         with self._lock:
             if not self._ended:
                 self._listeners.append(listener)
@@ -94,13 +98,19 @@ class PacelineWork(_Work):  # type: ignore[misc]
             except Exception as problem:
                 error = problem
         with self._lock:
-            if self._ended:
+            if self._ending:
                 return
-            self._ended, self._error = True, error
-            event, future, listeners = self._event, self._future, self._listeners
-            self._listeners, self._before_end = [], None  # and what they hold
-        for listener in listeners:
-            listener(error)
+            self._ending, self._error = True, error
+            self._before_end = None  # and what it holds
+        while True:
+            with self._lock:
+                listeners, self._listeners = self._listeners, []
+                self._ended = not listeners
+                event, future = self._event, self._future
+            if self._ended:
+                break
+            for listener in listeners:
+                listener(error)
         if event is not None:
             event.set()
         if future is not None:
@@ -239,7 +249,7 @@ def supported(tensors: list[torch.Tensor], op: Any) -> bool:
     if len(tensors) != 1 or _op_code(op) not in OPS:
         return False
     tensor = tensors[0]
-    return tensor.dtype in KINDS and tensor.layout == torch.strided and tensor.device.type == "cpu"
+    return tensor.dtype in KINDS and tensor.layout == torch.strided
 
 
 def op_name(op: Any) -> str:

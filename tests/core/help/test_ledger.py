@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core.bits import ALL_SHARES, share_bits
 from paceline.core.help import ledger as books
 from paceline.core.help.ledger import NOBODY
-from paceline.core.help.shares import ALL_SHARES, share_bits
 
 LEASE_NS = 100
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.core import wire
-from paceline.core.help.shares import ALL_SHARES
+from paceline.core.bits import ALL_SHARES
 from paceline.core.invariants import check_senders
 from paceline.core.sender import program as sending
 from paceline.core.sender.program import (
@@ -343,5 +343,5 @@ def test_a_straggler_that_keeps_all_may_say_so_by_its_share() -> None:
 
 
 def test_leaders_of_a_helped_job_are_in_no_hurry() -> None:
-    assert sending.urgency(header(flag=0), 200) == 200
-    assert sending.urgency(header(flag=wire.CUSTODY), 200) == 0
+    assert sending.effective_priority(header(flag=0), 200) == 200
+    assert sending.effective_priority(header(flag=wire.CUSTODY), 200) == 0

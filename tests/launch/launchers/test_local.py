@@ -50,11 +50,22 @@ def test_the_environment_is_that_of_torchrun_and_ours(tmp_path: Path) -> None:
         assert float(variables["PACELINE_REMAINING_S"]) == pytest.approx(0.5, rel=0.2)
         assert float(Path(variables["PACELINE_REMAINING_FILE"]).read_text()) > 0
         assert "PACELINE_SWITCH" not in variables
+        assert "PACELINE_BACKEND" not in variables
     assert len({variables["MASTER_PORT"] for variables in ranks}) == 1
     assert [v["LOCAL_RANK"] for v in ranks] == ["0", "1", "0"]
     assert [v["LOCAL_WORLD_SIZE"] for v in ranks] == ["2", "2", "1"]
     assert [v["GROUP_RANK"] for v in ranks] == ["0", "0", "1"]
     assert [v["PACELINE_SERVER"] for v in ranks] == ["s0", "s0", "s1"]
+
+
+def test_a_run_says_which_backend_a_job_uses(tmp_path: Path) -> None:
+    line = """echo 'PACELINE_BACKEND {"used": "paceline", "asked": "gloo", "reason": "so it is"}' >&2"""
+    scene = Scene(tmp_path, SERVERS).job("a", 1, f"{line}; sleep 0.3").job("b", 1, "echo PACELINE_BACKEND {}")
+    assert scene.run() == 0
+    told = [
+        (row["job"], row["text"], row["reason"]) for row in scene.rows("events") if row["kind"] == "backend"
+    ]
+    assert told == [("a", "a uses the backend paceline", "asked for gloo: so it is")]
 
 
 def test_progress_is_kept_from_lines_and_from_the_file(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 from paceline.core.bits import threshold_of
 from paceline.core.numbers import blocks as tensors
 from paceline.errors import UserError
-from paceline.live.agent.agent import Agent, open_socket
+from paceline.live.agent.agent import Agent, Handle, ReductionError, ReductionTimeoutError, open_socket
 from paceline.live.agent.config import AgentConfig
-from paceline.live.agent.handle import Handle, ReductionError, ReductionTimeoutError
 from paceline.live.switch.daemon import LIVE_POLICIES
 from tests.live.agents import KEY, WAIT_S, Job, job_of, running_switch, tensors_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.live.hostmem import kernels
-from paceline.live.hostmem.group import HostGroup, HostReduceError, TensorMismatchError, host_identity
+from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, host_identity
 from tests.live.hostmem_ranks import Folder, on_ranks
 
 SIZES = (1, 7, 63, 64, 65, 128, 1000, 4097)
@@ -177,7 +177,7 @@ def test_ranks_with_different_tensors_are_all_told(odd: tuple, told: str, tmp_pa
         group.all_reduce(warm, "float32", timeout_s=30)
         size, dtype, kind, divisor = odd if group.rank == 1 else (10, FLOATS, "float32", 1)
         values = np.ones(size, dtype)
-        with pytest.raises(TensorMismatchError) as caught:
+        with pytest.raises(HostTensorMismatchError) as caught:
             group.all_reduce(values, kind, divisor, timeout_s=30)
         assert (values == 1).all()
         with pytest.raises(HostReduceError, match="different tensors"):
@@ -196,7 +196,7 @@ def test_segments_of_different_tensors_are_told_apart(tmp_path: Path) -> None:
     def deed(group: HostGroup) -> None:
         whole = (300, 1) if group.rank == 0 else (300, 4)
         total = np.zeros(100 if group.rank == 0 else 0, np.float32)
-        with pytest.raises(TensorMismatchError, match="average over 4"):
+        with pytest.raises(HostTensorMismatchError, match="average over 4"):
             group.reduce_to_first(np.ones(100, np.float32), "float32", total, 30, whole=whole)
 
     assert on_ranks(2, tmp_path, deed) == [None, None]

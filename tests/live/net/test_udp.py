@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.live.net import sockets, udp, wait
+from paceline.live.net import sockets, syscalls, udp
 
 
 class Pair:
@@ -18,7 +18,7 @@ class Pair:
     def __init__(self) -> None:
         self.a, self.b = sockets.open_socket("127.0.0.1"), sockets.open_socket("127.0.0.1")
         self.inbox, self.outbox = udp.new_inbox(), udp.new_outbox()
-        self.waiter = wait.new_waiter(self.b.fd)
+        self.waiter = syscalls.new_waiter(self.b.fd)
         self.to_b = np.uint64(sockets.pack_address("127.0.0.1", self.b.port))
         self.from_a = sockets.pack_address("127.0.0.1", self.a.port)
 
@@ -31,7 +31,7 @@ class Pair:
     def receive(self, count: int) -> list[bytes]:
         """Packets that came to b, until there are `count` or nothing comes for two seconds."""
         got: list[bytes] = []
-        while len(got) < count and wait.wait(self.waiter, 2_000_000_000, False) & wait.READABLE:
+        while len(got) < count and syscalls.wait(self.waiter, 2_000_000_000, False) & syscalls.READABLE:
             for i in range(udp.receive(self.b.fd, self.inbox)):
                 segment = self.inbox.segments[i]
                 assert int(segment.source) == self.from_a
@@ -39,7 +39,7 @@ class Pair:
         return got
 
     def close(self) -> None:
-        wait.close_waiter(self.waiter)
+        syscalls.close_waiter(self.waiter)
         self.a.close()
         self.b.close()
 
@@ -117,22 +117,22 @@ def test_nothing_to_receive_is_nothing(pair: Pair) -> None:
 
 def test_waiting_ends_by_time_by_packet_and_by_wake_up(pair: Pair) -> None:
     started = time.monotonic()
-    assert wait.wait(pair.waiter, 30_000_000, False) == 0
+    assert syscalls.wait(pair.waiter, 30_000_000, False) == 0
     assert time.monotonic() - started >= 0.03
-    assert wait.wait(pair.waiter, 0, True) == wait.WRITABLE
-    waker = threading.Timer(0.05, wait.wake, (pair.waiter,))
+    assert syscalls.wait(pair.waiter, 0, True) == syscalls.WRITABLE
+    waker = threading.Timer(0.05, syscalls.wake, (pair.waiter,))
     waker.start()
-    assert wait.wait(pair.waiter, wait.FOREVER_NS, False) == wait.WOKEN
+    assert syscalls.wait(pair.waiter, syscalls.FOREVER_NS, False) == syscalls.WOKEN
     waker.join()
-    assert wait.wait(pair.waiter, 0, False) == 0, "a wake-up is taken once"
+    assert syscalls.wait(pair.waiter, 0, False) == 0, "a wake-up is taken once"
     pair.post(b"x")
     udp.flush(pair.a.fd, pair.outbox)
-    assert wait.wait(pair.waiter, 2_000_000_000, False) == wait.READABLE
+    assert syscalls.wait(pair.waiter, 2_000_000_000, False) == syscalls.READABLE
 
 
 def test_the_clock_is_the_monotonic_one(pair: Pair) -> None:
     before = time.monotonic_ns()
-    assert before <= wait.now_ns(pair.waiter) <= time.monotonic_ns()
+    assert before <= syscalls.now_ns(pair.waiter) <= time.monotonic_ns()
 
 
 def test_addresses_mtu_and_elements() -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ import pytest
 from paceline.core.switch.memory import AGGREGATOR
 from paceline.errors import UserError
 from paceline.live.switch.daemon import LIVE_POLICIES, LiveSwitch, SwitchOptions
-from paceline.live.switch.events import Events
-from paceline.live.switch.http import ControlPlane
+from paceline.live.switch.http import ControlServer
+from paceline.live.switch.jobs import Events
 from paceline.live.switch.metrics import samples
 from tests.live.workers import Workers, ask
 
@@ -27,7 +28,7 @@ class Running:
         self.log = io.StringIO()
         settings: dict[str, Any] = {"memory_bytes": 256 * ROW_BYTES, "elements": 64, **options}
         self.switch = LiveSwitch(SwitchOptions(**settings), Events(stream=self.log))
-        self.control = ControlPlane(self.switch)
+        self.control = ControlServer(self.switch)
         self.control.start()
         self.port = self.control.port
 
@@ -214,3 +215,19 @@ def test_draining_waits_for_the_jobs() -> None:
 def test_mistakes_are_told_in_one_line(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         LiveSwitch(SwitchOptions(**options), Events())
+
+
+def test_a_full_capture_becomes_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "packets.pcap"
+    limit = 1 << 20
+    with running(pcap=path, pcap_bytes=limit, lease_s=1.0) as switch:
+        workers = Workers([switch.port], [0, 0], count=64)
+        deadline = time.monotonic() + 60.0
+        chunks = 0
+        while not Path(f"{path}.1").exists() and time.monotonic() < deadline:
+            chunks += 2_000
+            workers.run(chunks)
+        workers.close()
+    assert limit <= Path(f"{path}.1").stat().st_size < 4 * limit, "a batch or two more than it may be"
+    assert path.stat().st_size >= 24, "a new one has its header"
+    assert "packets were not captured" in switch.log.getvalue()

@@ -1,15 +1,19 @@
 """The capture file and the Wireshark dissector: what the switch writes, tshark reads, field by field."""
 
 import json
+import os
 import re
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.core import describe, wire
+from paceline.live.switch.pcap import open_pcap
 from tests.live.switch.test_daemon import running
 from tests.live.workers import Workers
 
@@ -54,6 +58,16 @@ def _tshark(capture: Path, *words: str) -> str:
     return ended.stdout
 
 
+def _write_capture(path: Path, datagrams: list[bytes]) -> None:
+    """Datagrams that a switch would drop, and so not capture."""
+    fd = open_pcap(path)
+    for data in datagrams:
+        udp = struct.pack(">HHHH", 40_000, 7_078, 8 + len(data), 0) + data
+        ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(udp), 0, 0x4000, 64, 17, 0, 0x7F000001, 0x7F000001)
+        os.write(fd, struct.pack("<IIII", 1, 0, len(ip + udp), len(ip + udp)) + ip + udp)
+    os.close(fd)
+
+
 @needs_tshark
 def test_tshark_reads_what_the_switch_wrote(tmp_path: Path) -> None:
     capture = tmp_path / "packets.pcap"
@@ -90,16 +104,11 @@ def test_tshark_reads_what_the_switch_wrote(tmp_path: Path) -> None:
 @needs_tshark
 def test_tshark_takes_only_ours_and_sees_a_wrong_length(tmp_path: Path) -> None:
     capture = tmp_path / "packets.pcap"
-    with running(pcap=capture) as switch:
-        workers = Workers([switch.port], [0], count=8)
-        packet = workers.header[0]
-        packet.kind, packet.job, packet.mask, packet.count = wire.GRADIENT, 1, 1, 8
-        packet.fan_in = packet.fan_in_upper = packet.level = 1
-        data = workers.sealed(packet).tobytes()
-        for sent in (b"something else", data[:-4], data):
-            workers.sockets[0].socket.sendto(sent, ("127.0.0.1", switch.switch.ports[0]))
-        workers.run(1)
-        workers.close()
+    packet = wire.new_packets(1)[0]
+    packet.kind, packet.job, packet.mask, packet.count = wire.GRADIENT, 1, 1, 8
+    packet.fan_in = packet.fan_in_upper = packet.level = 1
+    data = wire.encode(packet, np.arange(8, dtype=np.int32))
+    _write_capture(capture, [b"something else", data[:-4], data])
     told = _tshark(capture, "-T", "fields", "-e", "frame.protocols", "-e", "_ws.expert.message").splitlines()
     assert "paceline" not in told[0]
     assert "Length and element count disagree" in told[1]
@@ -115,15 +124,13 @@ def test_messages_between_hosts_have_their_own_fields(tmp_path: Path) -> None:
         for kind, words in describe.KIND_FIELDS.items()
         for place, (name, _) in words.items()
     }
-    with running(pcap=capture) as switch:
-        workers = Workers([switch.port], [0], count=8)
-        for kind in describe.KIND_FIELDS:
-            packet = wire.new_packets(1)[0]
-            packet.kind, packet.job, packet.fan_in, packet.fan_in_upper, packet.level = kind, 1, 1, 1, 1
-            packet.chunk, packet.index, packet.mask, packet.share, packet.window = 21, 22, 23, 24, 25
-            workers.sockets[0].socket.sendto(wire.encode(packet), ("127.0.0.1", switch.switch.ports[0]))
-        workers.run(1)
-        workers.close()
+    datagrams = []
+    for kind in describe.KIND_FIELDS:
+        packet = wire.new_packets(1)[0]
+        packet.kind, packet.job, packet.fan_in, packet.fan_in_upper, packet.level = kind, 1, 1, 1, 1
+        packet.chunk, packet.index, packet.mask, packet.share, packet.window = 21, 22, 23, 24, 25
+        datagrams.append(wire.encode(packet))
+    _write_capture(capture, datagrams)
     names = [f"paceline.{kind}.{name}" for kind, _, name in sorted(fields)]
     words = [word for name in ("paceline.kind", *names) for word in ("-e", name)]
     rows = [line.split("\t") for line in _tshark(capture, "-T", "fields", *words).splitlines()]

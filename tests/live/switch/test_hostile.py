@@ -149,6 +149,34 @@ def test_what_a_job_does_not_have_it_cannot_name(fields: dict[str, int], reason:
         rogue.close()
 
 
+def test_what_a_switch_sent_is_no_workers() -> None:
+    with running(memory_bytes=64 * ROW_BYTES) as switch:
+        rogue = Rogue(switch)
+        rogue.send(chunk=1, index=1, count=4, flag=wire.FROM_SWITCH)
+        rogue.wait_for("paceline_drops_total", "wrong_source", at_least=1)
+        assert switch.total("paceline_slots_used") == 0
+        rogue.close()
+
+
+def test_a_worker_at_another_switch_makes_no_packet_go_round() -> None:
+    """One job, admitted at two switches with the same key; each is the other's worker 1."""
+    with running(memory_bytes=64 * ROW_BYTES) as one, running(memory_bytes=64 * ROW_BYTES) as other:
+        rogue = Rogue(one)
+        request = {"name": "x", "workers": 2, "job": rogue.job, "key": rogue.answer["key"]}
+        assert ask(other.port, "POST", "/v1/jobs", request)[0] == 201
+        for here, there in ((one, other), (other, one)):
+            body = {"address": f"127.0.0.1:{there.switch.ports[0]}"}
+            path = f"/v1/jobs/{rogue.job}/workers/1"
+            assert ask(here.port, "PUT", path, body, key=rogue.answer["key"])[0] == 200
+        rogue.send(chunk=1, index=1, count=4, kind=wire.RESULT, mask=3)
+        deadline = time.monotonic() + 10.0
+        while other.total("paceline_drops_total", "wrong_source") < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert other.total("paceline_drops_total", "wrong_source") == 1
+        assert one.total("paceline_packets_total") <= 4
+        rogue.close()
+
+
 def test_an_old_contribution_and_an_old_epoch_are_dropped() -> None:
     with running(memory_bytes=64 * ROW_BYTES) as switch:
         rogue = Rogue(switch)

@@ -1,10 +1,13 @@
 """The control plane over HTTP: who may do what, what is refused and how, the metrics, and the admission's answer."""
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from paceline.live.switch import http
 from paceline.live.switch.metrics import METRICS
 from tests.live.switch.test_daemon import Running, running
 from tests.live.workers import ask
@@ -81,6 +84,10 @@ def test_a_worker_is_bound_to_its_address_or_to_that_of_who_asks(
         (0, "::1:9"),
         (0, "1.2.3.4:0"),
         (0, "1.2.3.4:70000"),
+        (0, "224.0.0.1:9000"),
+        (0, "255.255.255.255:9000"),
+        (0, f"127.0.0.1:{switch.switch.ports[0]}"),
+        (1, f"127.0.0.1:{switch.switch.ports[1]}"),
     ):
         status, answer = ask(switch.port, "PUT", f"{path}/{worker}", {"address": address}, key=job["key"])
         assert status == 400, answer
@@ -106,6 +113,8 @@ def test_a_job_is_admitted_again_after_a_restart_and_no_other_in_its_place(switc
         (b"x" * 100_000, "longer than"),
         ({"workers": 1}, "'name' must be"),
         ({"name": "x"}, "'workers' must be a whole number"),
+        ({"name": "a lone surrogate: \udce9", "workers": 1}, "cannot be shown"),
+        ({"name": "two\nlines", "workers": 1}, "cannot be shown"),
         ({"name": "x", "workers": "1"}, "'workers' must be a whole number"),
         ({"name": "x", "workers": 65}, "workers is 65, not within 1..64"),
         ({"name": "x", "workers": 1, "racks": 0}, "racks is 0"),
@@ -142,6 +151,48 @@ def test_there_is_an_end_to_jobs(switch: Running) -> None:
             200,
             {"freed": 0},
         )
+
+
+def test_half_open_connections_keep_nobody_from_being_admitted(switch: Running) -> None:
+    half = []
+    try:
+        for k in range(600):
+            one = socket.create_connection(("127.0.0.1", switch.port), 5.0)
+            if k % 2:
+                one.sendall(b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\n")
+            half.append(one)
+        status, answer = ask(switch.port, "POST", "/v1/jobs", {"name": "honest", "workers": 1}, token=TOKEN)
+        assert status == 201, answer
+        assert ask(switch.port, "DELETE", f"/v1/jobs/{answer['job']}", key=answer["key"])[0] == 200
+        assert ask(switch.port, "GET", "/healthz")[0] == 200
+    finally:
+        for one in half:
+            one.close()
+
+
+def test_a_connection_that_asks_for_nothing_is_closed(switch: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.2)
+    with socket.create_connection(("127.0.0.1", switch.port), 5.0) as silent:
+        silent.settimeout(30.0)
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b"", "closed, and nothing said"
+
+
+def test_who_has_no_token_is_told_before_a_body_is_read(switch: Running) -> None:
+    head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", switch.port), 5.0) as stranger:
+        stranger.settimeout(30.0)
+        stranger.sendall(head)
+        assert b" 401 " in stranger.recv(100)
+
+
+def test_a_body_that_does_not_come_is_refused(switch: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.2)
+    head = f"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 9\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", switch.port), 5.0) as slow:
+        slow.settimeout(30.0)
+        slow.sendall(head.encode())
+        assert b" 408 " in slow.recv(100)
 
 
 def test_health_and_metrics(switch: Running, job: dict[str, Any]) -> None:

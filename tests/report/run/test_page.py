@@ -31,6 +31,16 @@ def test_times_are_counted_from_arrival(runs: tuple[Path, Path]) -> None:
     assert run.slots == 5
 
 
+def test_queue_start_up_and_training_add_up_to_the_completion_time(runs: tuple[Path, Path]) -> None:
+    run = read_run(runs[1])
+    alpha = next(job for job in run.jobs if job["name"] == "alpha")
+    assert run.parts_s(alpha) == pytest.approx((0.5, 0.0, run.jct_s(alpha) - 0.5))
+    alpha["progress"]["trains_since"] = run.meta["began"] + 2.0
+    queue_s, start_s, training_s = run.parts_s(alpha)
+    assert (queue_s, start_s) == pytest.approx((0.5, 1.5))
+    assert queue_s + start_s + training_s == pytest.approx(run.jct_s(alpha))
+
+
 def test_spans_of_paths_and_stragglers(runs: tuple[Path, Path]) -> None:
     run = read_run(runs[1])
     alpha = [(span.what, span.start_s, span.end_s) for span in run.paths if span.job == "alpha"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.help.shares import ALL_SHARES
+from paceline.core.bits import ALL_SHARES
 from paceline.sim.help.packets import Racks
 from paceline.sim.results import RunResult
 from tests.sim.help.scenes import dying, helped, iterations_of, kinds, run, slow

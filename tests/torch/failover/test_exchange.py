@@ -64,8 +64,7 @@ def fail_on_one_worker(rank: int, bad_rank: int, unbound: int) -> dict[str, Any]
     import torch.distributed as dist
 
     import paceline.torch
-    from paceline.live.agent.agent import Agent
-    from paceline.live.agent.handle import ReductionError
+    from paceline.live.agent.agent import Agent, ReductionError
     from paceline.live.switch_client import ControlError
     from paceline.torch.failover import switch_search
     from paceline.torch.reduce import network

@@ -7,11 +7,17 @@ A custodian holds the partial sum of a chunk that the switch could not finish. T
     handle_timeout call it at `timer_ns` or later, then
     poll_transmit  fills in the next reminder or pull; repeat while it returns True
 
-Rules: a partial is accepted only if it is disjoint from what is counted, else it is dropped whole, unless it
-holds all that is counted and more: then it takes its place [ATP: a full bitmap overwrites]; a result is made
-only when every contribution is in; a chunk that is done answers whatever comes for it with its result
-again. A chunk that has waited too long sends a reminder to the switch, the next time a pull to the workers whose
-contribution is missing, and so on in turn, with back-off [reminder: ours, after ESA; pull: ours] (`reminders.py`).
+Rules: a partial is accepted only if it is disjoint from what is counted, else it is dropped whole, unless it holds
+all that is counted and more: then it takes its place [ATP: a full bitmap overwrites]; a result is made only when
+every contribution is in; a chunk that is done answers whatever comes for it with its result again. A chunk that has
+waited too long sends a reminder to the switch, the next time a pull to the workers whose contribution is missing, and
+so on in turn, with back-off [reminder: ours, after ESA; pull: ours]. `handle_timeout` begins a round over the open
+chunks, `poll_transmit` gives what is overdue. A pull names what is missing: workers, racks, or micro-batches of one
+owner.
+
+Where a worker is late, every chunk waits, and asking for each would only fill the links. So a custodian asks for chunks
+that later ones have overtaken, and for the `reach` oldest: one, twice as many when an answer completes a chunk, half as
+many when there is none.
 
 With custody, what is counted is acknowledged: a straggler's at once, the leaders' when all leaders of a rack are in, so
 that they run ahead side by side [ours: one that ran ahead alone would leave the others' sums waiting in the switch]. A
@@ -25,8 +31,8 @@ sent anything from c + 2 span on.
 Epochs: partial sums count within one epoch. A custodian that lost its state begins a new one; so does every
 worker, which sends again what has no result yet. Results belong to no epoch: whoever holds one may give it.
 
-Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. What is counted, and what
-can be counted with it, is in `counted.py`; the changes of a chunk's state are in `chunk.py`.
+Two levels: a packet of level 1 brings workers of one rack, a packet of level 2 whole racks. What is counted, what
+can be counted with it, and the changes of a chunk's state are in `chunk.py`.
 """
 
 from typing import Any
@@ -34,19 +40,23 @@ from typing import Any
 import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
-from paceline.core.bits import NO_BITS, bit, mix, popcount
+from paceline.core.bits import NO_BITS, bit, is_sound, mix, popcount
 from paceline.core.custodian.chunk import (
     acknowledge,
     copy_in,
+    count_in,
     count_leaders,
+    count_nothing,
+    covers,
     finish,
+    has_room,
+    includes,
+    is_disjoint,
     is_led,
     make_result,
     open_entry,
     pass_by,
 )
-from paceline.core.custodian.counted import clear, count_in, covers, has_room, includes, is_disjoint
-from paceline.core.custodian.reminders import handle_timeout, poll_transmit
 from paceline.core.custodian.state import (
     ABSENT,
     ACCEPTED,
@@ -55,10 +65,11 @@ from paceline.core.custodian.state import (
     CHUNK_STATES,
     COUNTER_NAMES,
     CUSTODIAN,
-    CUSTODY,
+    CUSTODIAN_CHUNK,
     FINISHED,
     FINISHES,
     KEPT,
+    LED_IN_PART,
     MULTICAST,
     NOTHING,
     OPEN,
@@ -74,19 +85,20 @@ from paceline.core.custodian.state import (
     Custodians,
     new_custodians,
 )
-from paceline.core.help.shares import is_sound
 from paceline.core.sender.state import NEVER_NS
 from paceline.core.wire import (
     ANSWER,
     COLLISION,
+    CUSTODY,
     ECN,
     FLUSH,
     NACK,
     PARTIAL,
     PULL,
     QUERY,
+    REMINDER,
+    clear,
 )
-from paceline.core.wire import CUSTODY as WITH_CUSTODY
 
 __all__ = [
     "ABSENT",
@@ -96,7 +108,7 @@ __all__ = [
     "CHUNK_STATES",
     "COUNTER_NAMES",
     "CUSTODIAN",
-    "CUSTODY",
+    "CUSTODIAN_CHUNK",
     "FINISHED",
     "FINISHES",
     "KEPT",
@@ -232,10 +244,10 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     if replaces:
         if not covers(custodians, k, at, packet):
             custodians.counters[k, OVERLAPS] += 1
-            if packet.flag & WITH_CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
+            if packet.flag & CUSTODY and packet.level == 1 and includes(custodians, k, at, packet):
                 return acknowledge(custodians, k, packet) if is_led(custodians, k, at, packet) else NOTHING
             return _pull_rest(custodians, k, at, packet)
-        clear(custodians, k, at)
+        count_nothing(custodians, k, at)
     custodians.counters[k, ACCEPTED] += 1
     entry.flag |= packet.flag & (COLLISION | ECN)
     entry.window = min(entry.window, packet.window)
@@ -247,7 +259,7 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
         slots = max(1, custodians.state[k].slots)
         entry.offer = _next_index(custodians.state[k].job, entry.index, slots)
         return finish(custodians, k, at, packet, buffer, row)
-    if packet.flag & WITH_CUSTODY and packet.level == 1:
+    if packet.flag & CUSTODY and packet.level == 1:
         return count_leaders(custodians, k, at, packet, now_ns)
     return NOTHING
 
@@ -273,7 +285,7 @@ def _pull_rest(custodians: Custodians, k: int, at: int, packet: Any) -> int:
     with_shares = packet.share != NO_BITS or custodians.chunks[k, at].owners != 0
     if custodian.pulls == 0 or custodian.fan_in_upper > 1 or with_shares or rest == NO_BITS:
         return NOTHING
-    if packet.flag & WITH_CUSTODY:
+    if packet.flag & CUSTODY:
         return NOTHING
     custodians.counters[k, PULLS_SENT] += 1
     packet.kind = PULL
@@ -309,7 +321,7 @@ def _query(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int) ->
         begin_epoch(custodians, k, packet.epoch)
     absent = entry.state == ABSENT or entry.chunk < packet.chunk
     waits = packet.flag & COLLISION or packet.chunk > custodians.state[k].passed
-    if absent and waits and packet.flag & (WITH_CUSTODY | FLUSH) == 0:
+    if absent and waits and packet.flag & (CUSTODY | FLUSH) == 0:
         # Others wait for it in the switch, or it is new: nobody needs to be asked for it.
         packet.kind = NACK
         packet.flag = 0
@@ -345,3 +357,106 @@ def custodian_for(chunk: int, members: int, leaders: Any, epoch: int) -> int:
             best_hash = value
             best = member
     return best
+
+
+_ATTEMPTS_FEW = 4
+
+
+@compiled
+def handle_timeout(custodians: Custodians, k: int, now_ns: int) -> None:
+    """Begin a round over the open chunks; `poll_transmit` then gives what is overdue."""
+    custodian = custodians.state[k]
+    custodian.timer_ns = NEVER_NS
+    custodian.now_ns = now_ns
+    custodian.low = max(custodian.low, custodian.high - custodian.ring)
+    while custodian.low < custodian.high:
+        entry = custodians.chunks[k, custodian.low % custodian.ring]
+        if entry.state == OPEN and entry.chunk == custodian.low:
+            break
+        custodian.low += 1
+    custodian.cursor = custodian.low
+    custodian.seen = 0
+
+
+@compiled
+def poll_transmit(custodians: Custodians, k: int, packet: Any) -> bool:
+    """The next reminder or pull of the round that `handle_timeout` began; they take turns at a chunk."""
+    custodian = custodians.state[k]
+    if custodian.reminders == 0 and custodian.pulls == 0:
+        return False
+    while custodian.cursor < custodian.high:
+        at = custodian.cursor % custodian.ring
+        entry = custodians.chunks[k, at]
+        custodian.cursor += 1
+        if entry.state != OPEN or entry.chunk != custodian.cursor - 1:
+            continue
+        overdue = entry.due_ns <= custodian.now_ns
+        if entry.attempts < _ATTEMPTS_FEW:
+            # What has been asked for often may be done everywhere, a late copy of it having come; it holds nobody back.
+            custodian.seen += 1
+        overtaken = entry.chunk + custodian.reorder_chunks <= custodian.passed
+        if overdue and custodian.seen > custodian.reach and not overtaken and entry.custody == 0:
+            # Somebody is late, and those before it tell of that.
+            custodian.timer_ns = min(custodian.timer_ns, custodian.now_ns + custodian.patience_ns)
+            continue
+        if overdue:
+            if entry.attempts >= 2:
+                custodian.reach = max(1, custodian.reach // 2)
+            hurries = entry.led == LED_IN_PART and custodian.patience_led_ns > 0
+            patience_ns = custodian.patience_led_ns if hurries else custodian.patience_ns
+            wait_ns = patience_ns << min(entry.attempts // 2, 10)
+            entry.due_ns = custodian.now_ns + min(wait_ns, custodian.patience_max_ns)
+            entry.attempts += 1
+        custodian.timer_ns = min(custodian.timer_ns, entry.due_ns)
+        if overdue:
+            if custodian.reminders != 0 and (entry.attempts % 2 == 1 or custodian.pulls == 0):
+                custodians.counters[k, REMINDERS_SENT] += 1
+                _ask(custodians, k, at, packet, REMINDER)
+            else:
+                custodians.counters[k, PULLS_SENT] += 1
+                _ask(custodians, k, at, packet, PULL)
+            return True
+    return False
+
+
+@compiled_inner
+def _ask(custodians: Custodians, k: int, at: int, packet: Any, kind: int) -> None:
+    """A packet without payload about a chunk; a pull names who is missing: workers, or whole racks."""
+    custodian = custodians.state[k]
+    entry = custodians.chunks[k, at]
+    clear(packet, kind)
+    packet.priority = entry.priority
+    packet.job = custodian.job
+    packet.chunk = entry.chunk
+    packet.epoch = custodian.epoch
+    packet.index = entry.index
+    packet.fan_in = custodians.fan_in[k, 0]
+    packet.fan_in_upper = custodian.fan_in_upper
+    packet.custodian = custodian.endpoint
+    if custodian.fan_in_upper > 1:
+        packet.level = 2
+        packet.mask = ~entry.racks
+    else:
+        counted = NO_BITS
+        for rack in range(custodians.masks.shape[2]):
+            counted |= custodians.masks[k, at, rack]
+        packet.mask = ~counted
+    if entry.owners != 0 and kind == PULL:
+        _ask_for_shares(custodians, k, at, packet)
+
+
+@compiled_apart
+def _ask_for_shares(custodians: Custodians, k: int, at: int, packet: Any) -> None:
+    """The pull also names micro-batches: what is missing of one owner, of each in its turn."""
+    entry = custodians.chunks[k, at]
+    turn = entry.attempts // 2 % entry.owners
+    for place in range(custodians.owners.shape[2]):
+        owner = custodians.owners[k, at, place]
+        if owner < 0:
+            continue
+        if packet.fan_in_upper == 1:
+            packet.mask &= ~bit(owner & 63)
+        if turn == 0:
+            packet.owner = owner
+            packet.share = ~custodians.shares[k, at, place]
+        turn -= 1

@@ -46,60 +46,56 @@ COUNTER_NAMES = (
 
 CUSTODIAN = np.dtype(
     [
-        ("job", "i4"),
-        ("endpoint", "i4"),
-        ("epoch", "i4"),
-        ("ring", "i4"),
-        ("reminders", "i4"),
-        ("eager", "i4"),
-        ("pulls", "i4"),
-        ("fan_in_upper", "i4"),
-        ("count", "i4"),
-        ("slots", "i8"),
-        ("patience_ns", "i8"),
-        ("patience_max_ns", "i8"),
-        ("patience_led_ns", "i8"),
-        ("patience_min_ns", "i8"),
-        ("patience_helping_ns", "i8"),
-        ("patience_rtts", "f8"),
-        ("timer_ns", "i8"),
-        ("low", "i8"),
-        ("high", "i8"),
-        ("cursor", "i8"),
-        ("now_ns", "i8"),
-        ("passed", "i8"),
-        ("reach", "i8"),
-        ("seen", "i8"),
-        ("reorder_chunks", "i8"),
-        ("rounds", "i8"),
+        ("job", "i4"),  # its job's number
+        ("endpoint", "i4"),  # its own number, as packets name it in `custodian`
+        ("epoch", "i4"),  # partial sums of other epochs do not count
+        ("ring", "i4"),  # places for chunks: twice the senders' span
+        ("reminders", "i4"),  # 1: it sends reminders to the switch
+        ("eager", "i4"),  # 1: a chunk that came by a flush is asked for at once
+        ("pulls", "i4"),  # 1: it sends pulls to the workers
+        ("fan_in_upper", "i4"),  # racks of the job
+        ("count", "i4"),  # integers in a full packet
+        ("slots", "i8"),  # aggregators that its job may use
+        ("patience_ns", "i8"),  # how long a chunk waits before others are asked for it
+        ("patience_max_ns", "i8"),  # the longest wait, back-off included
+        ("patience_led_ns", "i8"),  # the wait of a chunk that some leaders have brought; 0: `patience_ns`
+        ("patience_min_ns", "i8"),  # least patience where it follows round trips
+        ("patience_helping_ns", "i8"),  # least patience while a straggler is waited for; 0: none is
+        ("patience_rtts", "f8"),  # patience in round trips of the worker beside it; 0: `patience_ns` stays
+        ("timer_ns", "i8"),  # when `handle_timeout` is to be called next
+        ("low", "i8"),  # no chunk below this is open
+        ("high", "i8"),  # no chunk from here on was ever opened
+        ("cursor", "i8"),  # the chunk where the present round of questions goes on
+        ("now_ns", "i8"),  # the time of that round
+        ("passed", "i8"),  # the highest chunk that is done; -1: none
+        ("reach", "i8"),  # how many of the oldest open chunks are asked for
+        ("seen", "i8"),  # how many open chunks the present round has come by
+        ("reorder_chunks", "i8"),  # a chunk is overtaken by one done so many chunks ahead
+        ("rounds", "i8"),  # the worker's `rounds` when patience was last set
     ],
     align=True,
 )
-"""A custodian. A chunk waits for `patience_ns` before others are asked for it; one that some of the leaders have
-brought waits for `patience_led_ns` (0: as long). With `patience_rtts` the driver lets patience follow the round trip of
-the worker beside the custodian."""
+"""A custodian."""
 
-CUSTODY = np.dtype(
+CUSTODIAN_CHUNK = np.dtype(
     [
-        ("chunk", "i8"),
-        ("racks", "u8"),
-        ("due_ns", "i8"),
-        ("index", "i8"),
-        ("offer", "i8"),
-        ("attempts", "i4"),
-        ("window", "i4"),
-        ("state", "u1"),
-        ("flag", "u1"),
-        ("priority", "u1"),
-        ("owners", "u1"),
-        ("led", "u1"),
-        ("custody", "u1"),
+        ("chunk", "i8"),  # the chunk in this place; -1: none yet
+        ("racks", "u8"),  # racks that are complete, as bits
+        ("due_ns", "i8"),  # when others are asked for it
+        ("index", "i8"),  # the aggregator that the first packet named
+        ("offer", "i8"),  # another aggregator, which the result offers for this place
+        ("attempts", "i4"),  # how often others were asked for it
+        ("window", "i4"),  # the least window of the workers that are counted, in chunks
+        ("state", "u1"),  # one of `CHUNK_STATES`
+        ("flag", "u1"),  # flags of its result: collision, congestion
+        ("priority", "u1"),  # of the first packet; its result and questions have it too
+        ("owners", "u1"),  # how many workers are counted in part
+        ("led", "u1"),  # with custody: `NOT_LED`, `LED_IN_PART` (some leaders are in) or `LED` (all are)
+        ("custody", "u1"),  # 1: its leaders go on without the others
     ],
     align=True,
 )
-"""What a custodian keeps of a chunk. `window`: the least of the windows of who is counted; `custody`: its leaders go on
-without the others. `owners`: how many workers are counted in part; `led`: with custody, are its
-leaders in, or some of them?"""
+"""What a custodian keeps of a chunk."""
 
 NOT_LED = 0
 LED_IN_PART = 1
@@ -107,21 +103,17 @@ LED = 2
 
 
 class Custodians(NamedTuple):
-    """Custodians of a driver: `state[k]`, chunks in `chunks[k, chunk % ring]`, workers in `masks`.
+    """Custodians of a driver: custodian k is `state[k]`, its chunks are in place `at` = chunk % ring."""
 
-    Workers that are helped have an entry of `owners` (-1: none) and their micro-batches in `shares` beside it;
-    `leads` has the leaders whose contributions are counted.
-    """
-
-    state: Any
-    chunks: Any
-    masks: Any
-    fan_in: Any
-    values: Any
-    counters: Any
-    owners: Any
-    shares: Any
-    leads: Any
+    state: Any  # [k]: a `CUSTODIAN`
+    chunks: Any  # [k, at]: a `CUSTODIAN_CHUNK`
+    masks: Any  # [k, at, rack]: workers that are counted, as bits
+    fan_in: Any  # [k, rack]: workers of a rack
+    values: Any  # [k, at, lane]: the sum
+    counters: Any  # [k, counter], by `COUNTER_NAMES`
+    owners: Any  # [k, at, i]: workers that are counted in part; -1: none
+    shares: Any  # [k, at, i]: their micro-batches that are counted
+    leads: Any  # [k, at, rack]: leaders that are counted, as bits
 
 
 def new_custodians(count: int, ring: int, racks: int, width: int, owners: int = 4) -> Custodians:
@@ -130,7 +122,7 @@ def new_custodians(count: int, ring: int, racks: int, width: int, owners: int = 
     At most `owners` workers can be helped at a time: shares of more of them are refused.
     """
     count = max(count, 1)
-    chunks = np.zeros((count, ring), dtype=CUSTODY).view(np.recarray)
+    chunks = np.zeros((count, ring), dtype=CUSTODIAN_CHUNK).view(np.recarray)
     chunks.chunk = -1
     state = np.zeros(count, dtype=CUSTODIAN).view(np.recarray)
     state.timer_ns = NEVER_NS

@@ -1,4 +1,4 @@
-"""Who leads and who straggles: detection [ours].
+"""Who leads and who straggles, and what follows from it: detection and roles [ours].
 
 SA-ATP lets leading workers help a straggling one. Before any help stands the decision who straggles, a pure
 function of what is passed in; the other one, who computes what, is in `takeover.py`.
@@ -13,8 +13,15 @@ A window of chunks without results couples the workers: nobody can be further ah
 of delivery counts in windows there (`coupled_lag`). Where drivers know no more than that, it is a suspicion only, since
 a worker that merely began last looks just so while links are full: `suspect` wants it to last, and `learn` makes the
 next suspicion last twice as long if help has not proved it.
+
+**Roles.** `choose_leaders` says who leads in the transport, `choose_owners` whose work others may take. With custody
+a change of roles begins an epoch: leaders complete sums at their own fan-in and keep them among themselves,
+stragglers' packets never hold an aggregator (`core/sender/roles.py`). Takeover alone changes no role there. With
+both, custody is for what takeover does not reach: a slow link.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,19 +35,26 @@ ROLE_NAMES = ("leading", "compute straggler", "bandwidth straggler")
 
 WORKER = np.dtype(
     [
-        ("computed", "i8"),
-        ("delivered", "i8"),
-        ("behind_by", "i8"),
-        ("behind_windows", "i4"),
-        ("clean_iterations", "i4"),
-        ("behind_in_iteration", "i4"),
-        ("role", "i4"),
+        ("computed", "i8"),  # chunks whose gradients are computed, since the start of the job
+        ("delivered", "i8"),  # chunks that were delivered since then
+        ("behind_by", "i8"),  # chunks behind the median of the leaders in the last window
+        ("behind_windows", "i4"),  # windows in a row in which it was behind
+        ("clean_iterations", "i4"),  # iterations in a row in which it was not
+        ("behind_in_iteration", "i4"),  # 1: it was behind in some window of the present iteration
+        ("role", "i4"),  # one of `ROLE_NAMES`
     ],
     align=True,
 )
 """What detection keeps of a worker."""
 
-OPTIONS = np.dtype([("theta_chunks", "i8"), ("windows", "i4"), ("clean_iterations", "i4")], align=True)
+OPTIONS = np.dtype(
+    [
+        ("theta_chunks", "i8"),  # a worker is behind by more than so many chunks
+        ("windows", "i4"),  # it straggles after so many windows behind
+        ("clean_iterations", "i4"),  # it leads again after so many iterations without being behind
+    ],
+    align=True,
+)
 
 COUPLED_SHARE = 0.75
 """So much of a window, queued at a host's own port or without the results that others have, counts as theta."""
@@ -174,3 +188,29 @@ def explain(detection: Detection, rank: int) -> str:
         f"worker {rank} is a {ROLE_NAMES[int(worker.role)]}: {figures}; theta {int(options.theta_chunks)} chunks; "
         f"{int(worker.clean_iterations)} of {int(options.clean_iterations)} clean iterations so far"
     )
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """Who completes sums, and whether that is without the others."""
+
+    ranks: frozenset[int]
+    without_others: bool
+
+
+def choose_leaders(roles: Mapping[int, int], has_custody: bool, takes_over: bool) -> Leaders:
+    """From the roles of the living; without custody, or without leaders, everyone is equal."""
+    leading = frozenset(rank for rank, role in roles.items() if role == LEADING)
+    held_up = BANDWIDTH_STRAGGLER in roles.values()
+    # Custodians need not wait for a straggler that takeover is there for.
+    needs_custody = has_custody and (held_up or not takes_over)
+    if needs_custody and leading and len(leading) < len(roles):
+        return Leaders(leading, True)
+    return Leaders(frozenset(roles), False)
+
+
+def choose_owners(roles: Mapping[int, int], dead: set[int], pays: bool) -> list[int]:
+    """Whose work others may take: the dead, and compute stragglers while somebody leads and it is worth it."""
+    slow = [rank for rank, role in roles.items() if role == COMPUTE_STRAGGLER]
+    leads = LEADING in roles.values()
+    return sorted(dead) + (slow if pays and leads else [])

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.compile.decorators import compiled
-from paceline.core.bits import NO_BITS
-from paceline.core.help.shares import ALL_SHARES, MICRO_BATCHES_MAX, share_bits
+from paceline.core.bits import ALL_SHARES, MICRO_BATCHES_MAX, NO_BITS, share_bits
 
 FREE = 0
 CLAIMED = 1
@@ -38,21 +37,28 @@ NOBODY = -1
 
 BATCH = np.dtype(
     [
-        ("claim", "i8"),
-        ("second_claim", "i8"),
-        ("claimed_ns", "i8"),
-        ("lease_ns", "i8"),
-        ("second_lease_ns", "i8"),
-        ("worker", "i4"),
-        ("second", "i4"),
-        ("state", "i4"),
+        ("claim", "i8"),  # number of the first claim; 0: none
+        ("second_claim", "i8"),  # number of the second claim, that of a racer
+        ("claimed_ns", "i8"),  # when the first claim was given
+        ("lease_ns", "i8"),  # when the first claim ends, if it is not renewed
+        ("second_lease_ns", "i8"),  # when the second one does
+        ("worker", "i4"),  # who has the first claim; -1: nobody
+        ("second", "i4"),  # who has the second; -1: nobody
+        ("state", "i4"),  # one of `BATCH_STATES`
     ],
     align=True,
 )
 """A micro-batch: who works on it under which claim numbers, and until when."""
 
 LEDGER = np.dtype(
-    [("claims", "i8"), ("lease_ns", "i8"), ("owner", "i4"), ("frozen", "i4"), ("keep", "i4")], align=True
+    [
+        ("claims", "i8"),  # claims given so far: the number of the newest
+        ("lease_ns", "i8"),  # how long a claim lasts without being renewed
+        ("owner", "i4"),  # the worker whose micro-batches these are
+        ("frozen", "i4"),  # 1: no more claims are given
+        ("keep", "i4"),  # the first so many micro-batches are for the owner alone
+    ],
+    align=True,
 )
 
 

@@ -1,4 +1,4 @@
-"""Who computes which micro-batch next: the rules of takeover [ours, after SA-ATP's idea].
+"""Who computes which micro-batch next, and who stands in for the dead: takeover [ours, after SA-ATP's idea].
 
 The ledgers say what may be claimed and whose result counts. This module decides *which* claim a worker gets:
 
@@ -15,11 +15,16 @@ A worker that knows that a claim is its last commits it, and its gradients may l
 Whose ledgers are open is for the driver to say: everyone's, or only those of workers that straggle. So is what a worker
 may take from (`owners`), where packets have room for the shares of one owner. Every grant and wait has its reason in
 words, with the figures behind it.
+
+**Recovery.** What a dead worker held or had computed is free again, and its own micro-batches are a ledger without an
+owner. Where packets tell shares, a helper has shares of one owner; a dead worker that no helper has room for is
+*adopted*: one worker computes all that is left of it and carries its bit. Where bits alone are counted, one worker that
+has yet to send carries the bit, once all of the dead one's work has been taken.
 """
 
 import heapq
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from paceline.core.help.ledger import Claim, Ledgers
@@ -268,3 +273,48 @@ class TakeoverPolicy:
 
 def _in_s(time_ns: float) -> str:
     return f"{time_ns * 1e-9:.3g} s"
+
+
+NOBODY = -1
+
+
+def find_adoptable(ledgers: Ledgers, rank: int, dead: set[int], others: Callable[[int], bool]) -> int:
+    """A dead worker with something to compute that no helper has room for; -1 if there is none.
+
+    `others(owner)`: will somebody else come to compute some of it?
+    """
+    for owner in sorted(dead & ledgers.open.keys()):
+        if ledgers.free(owner) and ledgers.takers(owner) <= {rank} and not others(owner):
+            return owner
+    return NOBODY
+
+
+def find_orphan(
+    ledgers: Ledgers,
+    rank: int,
+    dead: set[int],
+    adopted: set[int],
+    adopter: Callable[[int], int],
+    coming: bool,
+) -> int:
+    """A dead worker whose part a straggler must compute, since nobody else will come to it; -1 if there is none.
+
+    What it has begun to adopt it adopts as a whole, whoever may have come since. `coming`: somebody else may come.
+    """
+    for owner in sorted(adopted & dead & ledgers.open.keys()):
+        if adopter(owner) == rank and ledgers.free(owner):
+            return owner
+    if coming:
+        return NOBODY
+    return find_adoptable(ledgers, rank, dead, lambda _: False)
+
+
+def choose_carriers(
+    carriers: Mapping[int, int], dead: Iterable[int], alive: Collection[int], ready: list[int]
+) -> dict[int, int]:
+    """Where bits alone are counted: who carries the bit of each dead worker, one of those that have yet to send."""
+    chosen = dict(carriers)
+    for gone in dead:
+        if chosen.get(gone) not in alive and ready:
+            chosen[gone] = ready[0]
+    return chosen

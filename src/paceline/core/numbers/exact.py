@@ -14,8 +14,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_inner
 from paceline.core.numbers import fixedpoint
-from paceline.core.numbers.layout import BFLOAT16, EXACT_LANES, FLOAT32
-from paceline.core.numbers.views import f32_at, u16_at
+from paceline.core.numbers.layout import BFLOAT16, EXACT_LANES, FLOAT32, f32_at, u16_at
 
 LIMBS = EXACT_LANES - 1
 LIMB_BITS = 24

@@ -1,4 +1,4 @@
-"""How a tensor becomes chunks: which numbers a chunk carries, and in which order chunks go.
+"""How a tensor becomes chunks: where its numbers are, which of them a chunk carries, and in which order chunks go.
 
 Three forms, chosen by what every worker knows (dtype, size, number of workers):
 
@@ -11,13 +11,21 @@ Three forms, chosen by what every worker knows (dtype, size, number of workers):
 
 Order of the chunks of a tensor with sections S0, S1, ...: X0 X1 S0 X2 S1 X3 S2 ...: the exponents of a section travel
 while the section before it does, so that agreeing costs a round trip at the beginning of a tensor only.
+
+**In memory.** Compiled code keeps no Python object of a tensor, only its address; `f32_at`, `i32_at`, `u16_at` and
+`row_at` give arrays over such memory, and whoever gives an address keeps the memory alive. In interpreted mode the same
+names give NumPy arrays over the same memory.
 """
 
+import ctypes
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
+from numba.np import arrayobj
 
-from paceline.compile.decorators import compiled, compiled_inner
+from paceline.compile.decorators import compiled, compiled_inner, interpreted
 from paceline.core.numbers.fixedpoint import EXPONENT_MAX, EXPONENT_MIN
 
 INTEGERS = 0
@@ -51,30 +59,37 @@ WHOLE = 2
 
 LAYOUT = np.dtype(
     [
-        ("numbers", "i8"),
-        ("chunks", "i8"),
-        ("data_chunks", "i8"),
-        ("blocks", "i8"),
-        ("sections", "i8"),
-        ("section_chunks", "i8"),
-        ("block_chunks", "i8"),
-        ("section_blocks", "i8"),
-        ("signature", "i4"),
-        ("mode", "i4"),
-        ("elements", "i4"),
-        ("workers", "i4"),
-        ("lanes", "i4"),
-        ("field_bits", "i4"),
+        ("numbers", "i8"),  # numbers in the tensor
+        ("chunks", "i8"),  # its chunks, those with exponents among them
+        ("data_chunks", "i8"),  # chunks that carry numbers
+        ("blocks", "i8"),  # blocks that share an exponent
+        ("sections", "i8"),  # sections whose exponents travel together; 0: none do
+        ("section_chunks", "i8"),  # data chunks of a section
+        ("block_chunks", "i8"),  # data chunks of a block
+        ("section_blocks", "i8"),  # blocks of a section
+        ("signature", "i4"),  # a hash of size, dtype and operation, which the workers compare
+        ("mode", "i4"),  # one of `MODE_NAMES`
+        ("elements", "i4"),  # lanes of a full chunk
+        ("workers", "i4"),  # how many contribute
+        ("lanes", "i4"),  # lanes of a block's counters in an exponent chunk
+        ("field_bits", "i4"),  # bits of one counter
     ],
     align=True,
 )
-"""The layout of one tensor; `lanes` are those of a block in an exponent chunk."""
+"""The layout of one tensor."""
 
 PLACE = np.dtype(
-    [("chunk", "i8"), ("task", "i8"), ("first", "i8"), ("count", "i4"), ("numbers", "i4"), ("kind", "i4")],
+    [
+        ("chunk", "i8"),  # its number in the stream; -1: none
+        ("task", "i8"),  # the tensor it belongs to
+        ("first", "i8"),  # `EXPONENTS`: the section; `DATA`: the first number
+        ("count", "i4"),  # lanes that it carries
+        ("numbers", "i4"),  # `EXPONENTS`: blocks; else numbers of the tensor
+        ("kind", "i4"),  # `EXPONENTS`, `DATA`, or the `WHOLE` tensor
+    ],
     align=True,
 )
-"""A chunk: `EXPONENTS` of section `first`; `DATA` from number `first` on; the `WHOLE` tensor. `count` lanes."""
+"""What a chunk carries."""
 
 
 @compiled
@@ -163,3 +178,54 @@ def sendable(layout: Any, agreed: int) -> int:
     if layout.mode != BLOCKS or agreed >= layout.sections:
         return int(layout.chunks)
     return int(min(agreed + 2, layout.sections) + agreed * layout.section_chunks)
+
+
+_arrays: Any = arrayobj
+
+
+def _plain(kind: Any, dimensions: int) -> Any:
+    """The view for plain Python."""
+    dtype = np.dtype(kind)
+
+    def view(address: int, numbers: int) -> Any:
+        data = (ctypes.c_uint8 * (int(numbers) * dtype.itemsize)).from_address(int(address))
+        array = np.frombuffer(data, dtype=dtype) if numbers > 0 else np.zeros(0, dtype=dtype)
+        return array.reshape(1, -1) if dimensions == 2 else array
+
+    return view
+
+
+def _in_compiled_code(kind: Any, dimensions: int) -> Any:
+    """The view for compiled code: an intrinsic, since compiled functions without reference counts return no array."""
+    array_type = types.Array(kind, dimensions, "C")
+
+    @intrinsic
+    def view(typing_context: Any, address: Any, size: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            array = _arrays.make_array(array_type)(context, builder)
+            data_type = context.get_data_type(kind)
+            item = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+            one = context.get_constant(types.intp, 1)
+            row = builder.mul(item, args[1])
+            _arrays.populate_array(
+                array,
+                data=builder.inttoptr(args[0], data_type.as_pointer()),
+                shape=[one, args[1]] if dimensions == 2 else [args[1]],
+                strides=[row, item] if dimensions == 2 else [item],
+                itemsize=item,
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(types.int64, types.int64), generate
+
+    return view
+
+
+_maker = _plain if interpreted() else _in_compiled_code
+
+f32_at: Any = _maker(np.float32 if interpreted() else types.float32, 1)
+i32_at: Any = _maker(np.int32 if interpreted() else types.int32, 1)
+u16_at: Any = _maker(np.uint16 if interpreted() else types.uint16, 1)
+row_at: Any = _maker(np.int32 if interpreted() else types.int32, 2)
+"""`view(address, numbers)`; `row_at` gives them as the only row of a two-dimensional array."""

@@ -10,9 +10,9 @@ Rules to choose from:
 
 - `together`: for the workers of one sum, which share one fate. Each has a window of its own and says it in every
   contribution; the sum keeps the least, its result tells everyone, and nobody has more under way than that. So the
-  windows of a job are equal within a round trip, and the worker with the worst path decides. Who comes last to a chunk
-  waits for nobody: the round trips of those chunks are the network's alone. Once a round (a window of results) a worker
-  looks at what the round showed:
+  windows of a job are equal within a round trip, and the worker with the worst path decides. The last worker to send
+  a chunk waits for nobody: the round trips of those chunks are the network's alone. Once a round (a window of
+  results) a worker looks at what the round showed:
 
   | sign | in | window |
   |---|---|---|

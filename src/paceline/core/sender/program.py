@@ -8,13 +8,14 @@ The order of calls, for a driver:
     handle_receipts  the same for all chunks below a point, on point-to-point flows
     handle_timeout call it at `timer_ns` or later; then poll again
 
-and, where stragglers are helped (`roles.py`): `take_role`, `set_share`, `handle_ack`, `handle_pull`. Which chunk is
-next is in `next_chunk.py`, the changes of a flight's state in `flights.py`.
+and, where stragglers are helped (`roles.py`): `take_role`, `set_share`, `handle_ack`, `handle_pull`. The
+changes of a flight's state are in `flights.py`.
 
 Two disciplines share the timers and the accounting. A *stream* sends in order, at most `window` chunks
 without a result and none further than `span` past the oldest [ATP: AIMD in packets, halved on ECN and on
 out-of-order results]. A *pool* has one chunk in flight in each of `span` slots, and chunk p + span follows
-only the result of p, whatever the other slots do [SwitchML].
+only the result of p, whatever the other slots do [SwitchML]. What was lost goes first. A worker that contributes
+nothing passes chunks over: they wait for their results unsent.
 
 Timers follow RFC 6298: no sample from a chunk that was resent, and exponential back-off over the time-outs of
 a chunk. A stream also takes a chunk for lost when results at least `reorder_chunks` ahead of it have come and
@@ -25,7 +26,9 @@ more than `resends_max` times sets `failed`: a wait never lasts for ever.
 
 from typing import Any
 
-from paceline.compile.decorators import compiled
+import numpy as np
+
+from paceline.compile.decorators import compiled, compiled_apart
 from paceline.core.bits import NO_BITS, mix
 from paceline.core.sender.congestion import (
     LEAD,
@@ -38,19 +41,25 @@ from paceline.core.sender.congestion import (
     on_result,
     on_send,
     told_window,
+    window_of,
 )
 from paceline.core.sender.flights import (
     ask_when_due,
+    due_ns,
     find_lost,
     finish,
+    is_overtaken,
     make_ready,
+    mark_credited,
     mark_lost,
+    sample_rtt,
+    stop_asking,
     watch_credited,
     watch_overtaken,
 )
-from paceline.core.sender.next_chunk import next_chunk, poll_query, poll_silent
 from paceline.core.sender.roles import (
     change_epoch,
+    effective_priority,
     handle_ack,
     handle_nack,
     handle_pull,
@@ -59,9 +68,7 @@ from paceline.core.sender.roles import (
     resend,
     set_share,
     take_role,
-    urgency,
 )
-from paceline.core.sender.rtt import due_ns, is_overtaken, sample_rtt
 from paceline.core.sender.state import (
     ANSWER_IT,
     CREDITED,
@@ -82,7 +89,7 @@ from paceline.core.sender.state import (
     Senders,
     new_senders,
 )
-from paceline.core.wire import ANSWER, COLLISION, CUSTODY, FLUSH, GRADIENT, MAGIC, VERSION
+from paceline.core.wire import ANSWER, COLLISION, CUSTODY, FLUSH, GRADIENT, MAGIC, QUERY, VERSION
 
 __all__ = [
     "ANSWER_IT",
@@ -104,6 +111,7 @@ __all__ = [
     "Senders",
     "answer_pull",
     "change_epoch",
+    "effective_priority",
     "handle_ack",
     "handle_nack",
     "handle_pull",
@@ -119,7 +127,6 @@ __all__ = [
     "set_share",
     "start",
     "take_role",
-    "urgency",
 ]
 
 
@@ -192,11 +199,11 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     sender = senders.state[i]
     if sender.failed != 0:
         return False
-    if sender.silent != 0:
-        poll_silent(senders, i, now_ns)
+    if sender.contributes_nothing != 0:
+        _pass_over(senders, i, now_ns)
     packet.fan_in = sender.fan_in
-    if sender.asking == 0 or not poll_query(senders, i, packet):
-        chunk = -1 if sender.silent != 0 else next_chunk(senders, i)
+    if sender.asking == 0 or not _poll_query(senders, i, packet):
+        chunk = -1 if sender.contributes_nothing != 0 else _next_chunk(senders, i)
         if chunk < 0:
             return False
         flight = senders.flights[i, chunk % sender.span]
@@ -248,6 +255,94 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     packet.offer = 0
     packet.tag = NO_BITS
     return True
+
+
+@compiled
+def _next_chunk(senders: Senders, i: int) -> int:
+    """The chunk to send now, or -1: first what was lost, then what is new."""
+    sender = senders.state[i]
+    if sender.lost > 0:
+        if sender.pool != 0:
+            for k in range(sender.span):
+                if senders.flights[i, k].state == LOST:
+                    return int(senders.flights[i, k].chunk)
+        full = sender.budget > 0 and sender.unfinished - sender.credited - sender.lost >= window_of(sender)
+        chunk = max(sender.resend_from, sender.oldest)
+        while chunk < sender.next:
+            if senders.flights[i, chunk % sender.span].state == LOST:
+                if full and chunk > sender.oldest:
+                    # With credit there may be more to send again than the window holds, after an epoch's end. What
+                    # all wait for goes in any case.
+                    return -1
+                sender.resend_from = chunk + 1
+                return int(chunk)
+            chunk += 1
+        sender.lost = 0
+    if sender.pool != 0:
+        if sender.ready_count == 0:
+            return -1
+        k = senders.ready[i, sender.ready_head]
+        sender.ready_head = (sender.ready_head + 1) % sender.span
+        sender.ready_count -= 1
+        return int(senders.flights[i, k].chunk)
+    under_way = sender.unfinished - sender.credited
+    if sender.in_order != 0 and sender.custody == 0:
+        # What was overtaken is not on the way any more; sent again, it is little.
+        under_way -= min(sender.behind, np.int64(window_of(sender)))
+    if (
+        sender.next < sender.released
+        and under_way < window_of(sender)
+        and sender.next < sender.oldest + sender.span
+        and (sender.budget == 0 or sender.next < sender.oldest + sender.budget)
+        and (sender.limit == 0 or sender.next < sender.limit)
+    ):
+        return int(sender.next)
+    return -1
+
+
+@compiled_apart
+def _pass_over(senders: Senders, i: int, now_ns: int) -> None:
+    """Nothing to contribute: new chunks wait for their results without being sent."""
+    sender = senders.state[i]
+    chunk = _next_chunk(senders, i)
+    while chunk >= 0:
+        flight = senders.flights[i, chunk % sender.span]
+        flight.chunk = chunk
+        # No round trip is ever measured from it.
+        flight.resends = 1
+        flight.asks = 0
+        sender.unfinished += 1
+        sender.next = chunk + 1
+        mark_credited(sender, flight, now_ns)
+        chunk = _next_chunk(senders, i)
+    if sender.oldest < sender.next:
+        oldest = senders.flights[i, sender.oldest % sender.span]
+        sender.timer_ns = min(sender.timer_ns, due_ns(sender, oldest))
+
+
+@compiled_apart
+def _poll_query(senders: Senders, i: int, packet: Any) -> bool:
+    """The next question to a custodian: is there a result, is the contribution counted?"""
+    sender = senders.state[i]
+    chunk = max(sender.ask_from, sender.oldest)
+    while chunk < sender.next:
+        flight = senders.flights[i, chunk % sender.span]
+        chunk += 1
+        if flight.asks != 0:
+            stop_asking(sender, flight)
+            sender.ask_from = chunk
+            sender.queries += 1
+            packet.kind = QUERY
+            packet.flag = CUSTODY if sender.custody != 0 else 0
+            if flight.state != SENT or flight.backoff > 1:
+                # Asked before, or nothing of ours is missing: those who are missing may have the result already.
+                packet.flag |= FLUSH
+            packet.chunk = flight.chunk
+            packet.count = 0
+            packet.index = flight.index
+            return True
+    sender.asking = 0
+    return False
 
 
 @compiled
@@ -311,7 +406,7 @@ def _was_lost(flight: Any, packet: Any) -> bool:
 
 @compiled
 def _sample_inquiring(sender: Any, packet: Any, rtt_ns: int) -> None:
-    """Who came last waited for nobody. For others a round trip is an upper bound, which tells only where it is less."""
+    """The last worker waited for nobody. For others a round trip is an upper bound: it counts only where it is less."""
     if packet.worker == sender.worker and packet.flag & COLLISION == 0:
         on_pure_rtt(sender, rtt_ns)
         sample_rtt(sender, rtt_ns)

@@ -6,7 +6,7 @@
     handle_nack  the switch or the custodian lacks a contribution that was asked about
     handle_pull  a custodian asks: the driver is told to answer with the held result, or to poll
     change_epoch whatever has no result is sent again, as new
-    urgency      what becomes of a packet's priority in help mode
+    effective_priority      what becomes of a packet's priority in help mode
 
 In help mode leaders send with `custody` and the fan-in of the leaders of their rack (all bits that these carry),
 so that aggregators complete without the straggler; a straggler has `flush_always` as well and never holds an
@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 
 from paceline.compile.decorators import compiled
-from paceline.core.bits import NO_BITS, bit
-from paceline.core.help.shares import owner_bit
+from paceline.core.bits import NO_BITS, bit, owner_bit
 from paceline.core.sender.congestion import on_loss, on_pure_rtt, on_result
 from paceline.core.sender.flights import (
     find_lost,
+    is_overtaken,
     mark_credited,
     mark_lost,
     overtake,
+    sample_rtt,
     start_asking,
     void_credit,
 )
-from paceline.core.sender.rtt import is_overtaken, sample_rtt
 from paceline.core.sender.state import (
     ANSWER_IT,
     CREDITED,
@@ -70,8 +70,8 @@ def set_share(senders: Senders, i: int, mask: Any, owner: int, share: Any) -> No
     sender.mask = np.uint64(mask)
     sender.owner = owner
     sender.share = np.uint64(share)
-    sender.parted = 1
-    sender.silent = 1 if sender.mask == NO_BITS and sender.share == NO_BITS else 0
+    sender.shares_assigned = 1
+    sender.contributes_nothing = 1 if sender.mask == NO_BITS and sender.share == NO_BITS else 0
 
 
 @compiled
@@ -88,7 +88,7 @@ def change_epoch(senders: Senders, i: int, epoch: int) -> int:
         if flight.state != SENT and flight.state != LOST and flight.state != CREDITED:
             continue
         flight.backoff = 0
-        if sender.silent != 0:
+        if sender.contributes_nothing != 0:
             if flight.state != CREDITED:
                 mark_credited(sender, flight, flight.sent_ns)
             continue
@@ -170,7 +170,7 @@ def handle_nack(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
 
 
 @compiled
-def urgency(packet: Any, priority: int) -> int:
+def effective_priority(packet: Any, priority: int) -> int:
     """A packet's priority: none where it waits for a straggler anyway; so leaders of a helped job make room."""
     return 0 if packet.flag & CUSTODY else priority
 
@@ -197,8 +197,8 @@ def handle_pull(senders: Senders, i: int, packet: Any) -> int:
     if packet.kind != PULL:
         return IGNORE
     asked = is_asked(sender, packet)
-    # Who carried a part in the iteration of the chunk may carry another now: then any holder of the result answers.
-    if (asked or sender.parted != 0) and holds_result(senders, i, packet.chunk):
+    # A worker that carried a part then may carry another now: any holder of the result answers.
+    if (asked or sender.shares_assigned != 0) and holds_result(senders, i, packet.chunk):
         return ANSWER_IT
     if not asked or packet.epoch != sender.epoch:
         return IGNORE
@@ -208,7 +208,7 @@ def handle_pull(senders: Senders, i: int, packet: Any) -> int:
     if sender.inquires != 0 and sender.next <= packet.chunk < sender.oldest + sender.span:
         flight.wanted = packet.chunk
         return POLL
-    if flight.chunk != packet.chunk or flight.state != CREDITED or sender.silent != 0:
+    if flight.chunk != packet.chunk or flight.state != CREDITED or sender.contributes_nothing != 0:
         return IGNORE
     if packet.flag & FLUSH:
         mark_lost(sender, flight)

@@ -31,135 +31,134 @@ NEVER_NS = np.iinfo(np.int64).max
 
 SENDER = np.dtype(
     [
-        ("oldest", "i8"),
-        ("next", "i8"),
-        ("released", "i8"),
-        ("scan", "i8"),
-        ("highest_done", "i8"),
-        ("recover", "i8"),
-        ("unfinished", "i8"),
-        ("lost", "i8"),
-        ("resend_from", "i8"),
-        ("ready_head", "i8"),
-        ("ready_count", "i8"),
-        ("window", "f8"),
-        ("threshold", "f8"),
-        ("srtt_ns", "f8"),
-        ("rttvar_ns", "f8"),
-        ("rto_ns", "i8"),
-        ("timer_ns", "i8"),
-        ("mask", "u8"),
-        ("share", "u8"),
-        ("leaders", "u8"),
-        ("budget", "i8"),
-        ("limit", "i8"),
-        ("credited", "i8"),
-        ("asking", "i8"),
-        ("ask_from", "i8"),
-        ("highest_result", "i8"),
-        ("overtaken", "i8"),
-        ("behind", "i8"),
-        ("sent", "i8"),
-        ("resent", "i8"),
-        ("timeouts", "i8"),
-        ("duplicates", "i8"),
-        ("marks", "i8"),
-        ("credits", "i8"),
-        ("queries", "i8"),
-        ("failed", "i8"),
-        ("results", "i8"),
-        ("fallbacks", "i8"),
-        ("losses", "i8"),
-        ("nacks", "i8"),
-        ("confirms", "i8"),
-        ("suspect", "i8"),
-        ("agreed", "f8"),
-        ("agreed_chunk", "i8"),
-        ("queue_ns", "f8"),
-        ("room", "f8"),
-        ("room_threshold", "f8"),
-        ("room_clean", "i8"),
-        ("round_room", "f8"),
-        ("burst_first", "i8"),
-        ("burst_length", "i8"),
-        ("idle_ns", "i8"),
-        ("target_rise", "f8"),
-        ("cut_queue_ns", "f8"),
-        ("increase", "f8"),
-        ("rounds", "i8"),
-        ("round_end", "i8"),
-        ("round_results", "i8"),
-        ("round_marks", "i8"),
-        ("round_losses", "i8"),
-        ("round_resent", "i8"),
-        ("round_timeouts", "i8"),
-        ("round_rtt_ns", "i8"),
-        ("round_rtts", "i8"),
-        ("rtt_min_ns", "f8"),
-        ("rtt_min_at_ns", "i8"),
-        ("window_min", "f8"),
-        ("window_max", "f8"),
-        ("reorder_rtts", "f8"),
-        ("rto_min_ns", "i8"),
-        ("rto_max_ns", "i8"),
-        ("reorder_chunks", "i8"),
-        ("resends_max", "i8"),
-        ("slots", "i8"),
-        ("span", "i4"),
-        ("job", "i4"),
-        ("epoch", "i4"),
-        ("worker", "i4"),
-        ("rack", "i4"),
-        ("fan_in", "i4"),
-        ("fan_in_upper", "i4"),
-        ("count", "i4"),
-        ("pool", "i4"),
-        ("flush", "i4"),
-        ("congestion", "i4"),
-        ("custody", "i4"),
-        ("flush_always", "i4"),
-        ("owner", "i4"),
-        ("silent", "i4"),
-        ("parted", "i4"),
-        ("in_order", "i4"),
-        ("inquires", "i4"),
-        ("minds_memory", "i4"),
+        # Where the stream is, in chunks.
+        ("oldest", "i8"),  # the first chunk without a result; all below it are done
+        ("next", "i8"),  # the first chunk that was never sent
+        ("released", "i8"),  # chunks below this have their gradients ready
+        ("scan", "i8"),  # chunks below this were judged for being overtaken
+        ("highest_done", "i8"),  # the highest chunk that is done or credited; -1: none
+        ("recover", "i8"),  # `aimd`: no second halving for chunks below this
+        ("unfinished", "i8"),  # chunks that were sent, or passed over, and have no result
+        ("lost", "i8"),  # of these, how many wait to be sent again
+        ("resend_from", "i8"),  # no chunk below this waits to be sent again
+        ("ready_head", "i8"),  # pool: where the queue of places that may send begins
+        ("ready_count", "i8"),  # pool: how many places are in that queue
+        ("window", "f8"),  # the sender's own window, in chunks, before other bounds
+        ("threshold", "f8"),  # the window up to which it grows fast, in chunks
+        ("srtt_ns", "f8"),  # the smoothed round trip; 0: no sample yet
+        ("rttvar_ns", "f8"),  # its variation
+        ("rto_ns", "i8"),  # the timer before back-off
+        ("timer_ns", "i8"),  # when `handle_timeout` is to be called next
+        # What it contributes, and its role [ours].
+        ("mask", "u8"),  # bits of the workers that its packets hold
+        ("share", "u8"),  # micro-batches of `owner` that its packets hold; 0: none
+        ("leaders", "u8"),  # workers that custodians are chosen from, as bits; 0: all
+        ("budget", "i8"),  # how many chunks past the oldest it may be; 0: as far as the span
+        ("limit", "i8"),  # it sends only chunks below this; 0: no limit
+        # Chunks that wait for their result alone, or were overtaken.
+        ("credited", "i8"),  # how many chunks a custodian counts already
+        ("asking", "i8"),  # how many chunks are to be asked for by a query
+        ("ask_from", "i8"),  # no chunk below this is to be asked for
+        ("highest_result", "i8"),  # the highest chunk with a result; -1: none
+        ("overtaken", "i8"),  # credited chunks below this were overtaken by results
+        ("behind", "i8"),  # unfinished chunks up to `highest_done`
+        # Counts since the sender was made.
+        ("sent", "i8"),  # gradients sent, resends among them
+        ("resent", "i8"),  # gradients sent again
+        ("timeouts", "i8"),  # chunks whose timer ran out
+        ("duplicates", "i8"),  # results that were there already
+        ("marks", "i8"),  # results with a congestion mark
+        ("credits", "i8"),  # acknowledgements that took a chunk out of the window
+        ("queries", "i8"),  # questions sent
+        ("failed", "i8"),  # 1: a chunk timed out too often, and nothing is sent any more
+        ("results", "i8"),  # results and credits that congestion control has seen
+        ("fallbacks", "i8"),  # results of sums that found no aggregator
+        ("losses", "i8"),  # losses that are certain, or (where nothing is asked) time-outs
+        ("nacks", "i8"),  # answers that a contribution is missing
+        ("confirms", "i8"),  # answers that a contribution is counted
+        ("suspect", "i8"),  # chunks below this may have been lost with the oldest, and are asked for
+        # Congestion control (`congestion.py`).
+        ("agreed", "f8"),  # the least window of all workers, from results, in chunks; 0: not heard yet
+        ("agreed_chunk", "i8"),  # the chunk whose result said so
+        ("queue_ns", "f8"),  # the queue that `together` aims at; 0: round trips do not matter
+        ("room", "f8"),  # how many chunks the switch's memory has room for
+        ("room_threshold", "f8"),  # the room up to which it grows by one a result
+        ("room_clean", "i8"),  # sums in a row that found an aggregator
+        ("round_room", "f8"),  # the room when the round began
+        ("burst_first", "i8"),  # the first chunk of the present burst
+        ("burst_length", "i8"),  # chunks of the longest burst of late; 0: none is over yet
+        ("idle_ns", "i8"),  # when the last unfinished chunk got its result
+        ("target_rise", "f8"),  # `queue_ns` times this is the present target: 1, more beside queues of others
+        ("cut_queue_ns", "f8"),  # the queue at the last cut; 0: none since the queue was short
+        ("increase", "f8"),  # chunks that a round without a sign of congestion adds
+        ("rounds", "i8"),  # rounds that have ended
+        ("round_end", "i8"),  # the round ends with a result of this chunk or a later one
+        ("round_results", "i8"),  # `results` when the round began
+        ("round_marks", "i8"),  # `marks` then
+        ("round_losses", "i8"),  # `losses` then
+        ("round_resent", "i8"),  # `resent` then
+        ("round_timeouts", "i8"),  # `timeouts` then
+        ("round_rtt_ns", "i8"),  # sum of the round's round trips that contain no waiting for others
+        ("round_rtts", "i8"),  # how many these are
+        ("rtt_min_ns", "f8"),  # the shortest round trip of late; 0: none yet
+        ("rtt_min_at_ns", "i8"),  # when it was measured
+        # Settings.
+        ("window_min", "f8"),  # least window, in chunks
+        ("window_max", "f8"),  # most chunks under way
+        ("reorder_rtts", "f8"),  # an overtaken chunk counts as lost after so many round trips
+        ("rto_min_ns", "i8"),  # the timer's floor
+        ("rto_max_ns", "i8"),  # the timer's ceiling, back-off included
+        ("reorder_chunks", "i8"),  # a chunk is overtaken by results so many chunks ahead of it
+        ("resends_max", "i8"),  # time-outs of a chunk before the sender fails
+        ("slots", "i8"),  # aggregators that its job may use
+        ("span", "i4"),  # places for chunks in flight: nothing is sent further past the oldest
+        ("job", "i4"),  # its job's number
+        ("epoch", "i4"),  # sums of another epoch are not this one's
+        ("worker", "i4"),  # its worker's number in the job
+        ("rack", "i4"),  # the rack that its worker is in
+        ("fan_in", "i4"),  # contributions that complete a sum in the rack's switch
+        ("fan_in_upper", "i4"),  # racks that complete a sum in the upper switch; 1: there is none
+        ("count", "i4"),  # integers in a full packet
+        ("pool", "i4"),  # 1: a pool of slots [SwitchML]; 0: a stream
+        ("flush", "i4"),  # 1: what is sent again takes the switch's partial sum along to the custodian
+        ("congestion", "i4"),  # the rule that moves the window, one of `CONGESTION`
+        ("custody", "i4"),  # 1: custodians acknowledge what they count, and leaders run ahead
+        ("flush_always", "i4"),  # 1: a straggler, whose packets never hold an aggregator
+        ("owner", "i4"),  # the worker whose shares it carries, as `bits.place_of`
+        ("contributes_nothing", "i4"),  # 1: its packets would hold nothing, so chunks are passed over unsent
+        ("shares_assigned", "i4"),  # 1: `set_share` said what it contributes, and may say otherwise
+        ("in_order", "i4"),  # 1: only what was lost, or went another way, is overtaken
+        ("inquires", "i4"),  # 1: what is overdue is asked for; 0: it is sent again at once
+        ("minds_memory", "i4"),  # 1: sums without an aggregator make `room` smaller
     ],
     align=True,
 )
-"""A sender. For helping stragglers: `custody`, `flush_always`, `leaders` and `fan_in` are its role; `mask`, `owner` and
-`share` what it contributes (`silent`: nothing; `parted`: it was told what, and that may change); `budget` (chunks, 0:
-the span) and `limit` (a chunk, 0: none) how far it may run ahead. `in_order`: on this path results overtake each
-other only where something was lost or went another way, so overtaken chunks (`behind` of them are unfinished) are
-judged again and again, give no round trip, and leave room in the window. `inquires`: what is overdue is asked for,
-and sent again only where the answer says so; else it is sent again at once."""
+"""A sender: where its stream is, what it contributes, its counts, congestion control, settings."""
 
 FLIGHT = np.dtype(
     [
-        ("chunk", "i8"),
-        ("sent_ns", "i8"),
-        ("index", "i8"),
-        ("wanted", "i8"),
-        ("resends", "i4"),
-        ("backoff", "i4"),
-        ("state", "u1"),
-        ("fresh", "u1"),
-        ("asks", "u1"),
-        ("counted", "u1"),
+        ("chunk", "i8"),  # the chunk in this place; a stream's idle place has the one before
+        ("sent_ns", "i8"),  # when it was last sent, asked for, or confirmed
+        ("index", "i8"),  # the aggregator that its place uses
+        ("wanted", "i8"),  # a chunk of this place that a custodian pulled before it was sent; -1: none
+        ("resends", "i4"),  # how often it was sent again
+        ("backoff", "i4"),  # how often its timer was doubled
+        ("state", "u1"),  # one of `FLIGHT_STATES`
+        ("fresh", "u1"),  # 1: to be sent anew, without a flush
+        ("asks", "u1"),  # 1: a query about it is to be sent
+        ("counted", "u1"),  # 1: an answer said that the contribution is there, and others are waited for
     ],
     align=True,
 )
-"""A chunk in flight. `fresh`: to be sent anew, not flushed; `asks`: a query is to be sent; `counted`: an
-answer said that the contribution is there, and others are waited for; `wanted`: a chunk of this place that a custodian
-pulled before it was sent."""
+"""A chunk in flight."""
 
 
 class Senders(NamedTuple):
     """Senders of a driver: `state[i]`, and the chunks in flight of each in `flights[i, chunk % span]`."""
 
-    state: Any
-    flights: Any
-    ready: Any
+    state: Any  # a `SENDER` each
+    flights: Any  # a `FLIGHT` for each place
+    ready: Any  # pool: places that may send, a ring of `span`
 
 
 def new_senders(count: int, span: int) -> Senders:

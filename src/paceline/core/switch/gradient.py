@@ -1,15 +1,14 @@
 """What a switch does with a gradient, under all policies but SwitchML's: add, complete, preempt, flush, fall back.
 
-Sums are merged only when they have nothing in common (`shares.py`), and leave as a result, or as a rack's sum, only
-when they are full. With custody a full sum of the leaders leaves for its custodian, and who has nobody to wait for
-passes the aggregators by. Ours: what happens to resends at the upper level.
+Sums are merged only when they have nothing in common (`bits.overlap_of`), and leave as a result, or as a rack's sum,
+only when they are full. With custody a full sum of the leaders leaves for its custodian, and who has nobody to wait
+for passes the aggregators by. Ours: what happens to resends at the upper level.
 """
 
 from typing import Any
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
-from paceline.core.bits import NO_BITS, bit
-from paceline.core.help.shares import ALL_SHARES, OTHER_OWNER, OVERLAPPING, meeting
+from paceline.core.bits import ALL_SHARES, NO_BITS, OTHER_OWNER, OVERLAPPING, bit, overlap_of
 from paceline.core.switch.memory import (
     EMPTY,
     HELD,
@@ -48,7 +47,7 @@ from paceline.core.wire import COLLISION, CUSTODY, FLUSH, GRADIENT, PARTIAL, RES
 
 
 @compiled_inner
-def gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
+def handle_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
     """A gradient of an active job that tells truly what is inside it."""
     config = switch.config[s]
     job = packet.job
@@ -71,7 +70,7 @@ def gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, now_ns:
         packet.kind = PARTIAL
         return TO_CUSTODIAN
     if holds(slot, packet):
-        meets = meeting(slot, packet)
+        meets = overlap_of(slot, packet)
         if meets == OVERLAPPING:
             if flush == 0:
                 switch.counters[s, job, DUPLICATES] += 1
@@ -130,7 +129,7 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
     flush = packet.flag & FLUSH
     priority, worker = packet.priority, packet.worker
     take_out(switch.memory, at, packet, buffer, row)
-    # Who came last waited for nobody: its round trip is the network's alone.
+    # The last worker waited for nobody: its round trip is the network's alone.
     packet.priority, packet.worker = priority, worker
     packet.flag |= flush
     keeps = config.policy == POLICY_ATP and packet.flag & CUSTODY == 0

@@ -3,8 +3,7 @@
 An aggregator holds the sum over exactly its `mask` and the `share` of its `owner`. It is empty when `job` is -1. All
 switches of a driver share one flat array; each owns the range that starts at its `first`. Values are rows of 32-bit
 integers whose width the driver chooses: a driver that carries no values has rows of width zero, and nothing else
-changes. `window` is the least of the windows that its contributors have.
-Only the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
+changes. Only the `count` lanes of a packet are read or written: what lies beyond them is some other packet's.
 
 The policies differ only here and in when an aggregator is given back (`program.py`):
 
@@ -30,8 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.compile.decorators import compiled_inner
-from paceline.core.bits import NO_BITS, add_modulo, mix, next_random, popcount
-from paceline.core.help.shares import ALL_SHARES
+from paceline.core.bits import ALL_SHARES, NO_BITS, add_modulo, mix, next_random, popcount
 from paceline.core.wire import CUSTODY, FLAGS_WITHOUT_FLUSH
 
 POLICY_NONE = 0
@@ -74,25 +72,25 @@ TAKE = 1
 
 AGGREGATOR = np.dtype(
     [
-        ("chunk", "i8"),
-        ("mask", "u8"),
-        ("share", "u8"),
-        ("since_ns", "i8"),
-        ("job", "i4"),
-        ("epoch", "i4"),
-        ("count", "i4"),
-        ("window", "i4"),
-        ("mark", "u4"),
-        ("fan_in", "i2"),
-        ("fan_in_upper", "i2"),
-        ("custodian", "u2"),
-        ("worker", "u2"),
-        ("owner", "u2"),
-        ("rack", "u1"),
-        ("level", "u1"),
-        ("state", "u1"),
-        ("priority", "u1"),
-        ("flag", "u1"),
+        ("chunk", "i8"),  # the chunk whose sum it holds
+        ("mask", "u8"),  # workers in the sum, as bits; racks at the upper level
+        ("share", "u8"),  # micro-batches of `owner` in the sum
+        ("since_ns", "i8"),  # when it was last written
+        ("job", "i4"),  # the job it works for; -1: empty
+        ("epoch", "i4"),  # of the contributions in it
+        ("count", "i4"),  # integers of its payload in use
+        ("window", "i4"),  # the least window of its contributors, in chunks
+        ("mark", "u4"),  # `esa-plus`: `mark_of` the chunk that last lost its place here, or found none
+        ("fan_in", "i2"),  # contributions that make the rack's sum full
+        ("fan_in_upper", "i2"),  # racks that make the upper sum full
+        ("custodian", "u2"),  # who gets the sum if it must leave unfinished
+        ("worker", "u2"),  # whose packet was the last
+        ("owner", "u2"),  # the worker whose shares it holds, as `bits.place_of`
+        ("rack", "u1"),  # the rack of its contributors
+        ("level", "u1"),  # 1: workers of a rack; 2: racks
+        ("state", "u1"),  # one of `STATE_NAMES`
+        ("priority", "u1"),  # the holder's; `esa` halves it at each failed try to take the aggregator
+        ("flag", "u1"),  # flags of its packets: custody, congestion
     ],
     align=True,
 )

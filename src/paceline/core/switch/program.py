@@ -21,9 +21,8 @@ state that all work on in `state.py`.
 from typing import Any
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
-from paceline.core.bits import NO_BITS, bit
-from paceline.core.help.shares import is_sound
-from paceline.core.switch.gradient import give_out, gradient
+from paceline.core.bits import NO_BITS, bit, is_sound
+from paceline.core.switch.gradient import give_out, handle_gradient
 from paceline.core.switch.memory import EMPTY, FILLING, HELD, POLICY_NONE, POLICY_SWITCHML, free, holds
 from paceline.core.switch.state import (
     COMPLETIONS,
@@ -138,7 +137,7 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
             return TO_CUSTODIAN
         if config.policy == POLICY_SWITCHML:
             return pool_gradient(switch, s, packet, buffer, row, now_ns)
-        return gradient(switch, s, packet, buffer, row, now_ns)
+        return handle_gradient(switch, s, packet, buffer, row, now_ns)
     if RESULT <= kind <= PULL:
         # From a custodian below a rack switch they climb to the job's top switch first, then spread.
         if packet.level > config.level:

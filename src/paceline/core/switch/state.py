@@ -56,27 +56,27 @@ COUNTER_NAMES = (
 
 CONFIG = np.dtype(
     [
-        ("first", "i8"),
-        ("slots", "i8"),
-        ("stale_ns", "i8"),
-        ("policy", "i4"),
-        ("level", "i4"),
-        ("relay", "i4"),
-        ("dead", "i4"),
+        ("first", "i8"),  # its first aggregator in the memory that the driver's switches share
+        ("slots", "i8"),  # how many aggregators it has
+        ("stale_ns", "i8"),  # `atp`: an aggregator untouched for so long may be taken
+        ("policy", "i4"),  # one of `POLICIES`
+        ("level", "i4"),  # 1: a rack's switch; 2: the upper one
+        ("relay", "i4"),  # 1: results of `esa` go by the custodian
+        ("dead", "i4"),  # 1: it has lost its program, and forwards only
     ],
     align=True,
 )
-"""A switch: its range of aggregators, its policy, its level; `relay` sends ESA's results by the custodian."""
+"""A switch."""
 
 JOB = np.dtype(
     [
-        ("active", "i4"),
-        ("epoch", "i4"),
-        ("priority_max", "i4"),
-        ("slots_max", "i4"),
-        ("used", "i4"),
-        ("pool_base", "i4"),
-        ("pool_size", "i4"),
+        ("active", "i4"),  # 1: the job is admitted
+        ("epoch", "i4"),  # the newest epoch that was heard of
+        ("priority_max", "i4"),  # higher priorities are cut to this
+        ("slots_max", "i4"),  # most aggregators it may hold
+        ("used", "i4"),  # aggregators it holds
+        ("pool_base", "i4"),  # SwitchML: the first slot of its pool
+        ("pool_size", "i4"),  # SwitchML: slots of its pool, of two sets each
     ],
     align=True,
 )
@@ -86,11 +86,11 @@ JOB = np.dtype(
 class Switch(NamedTuple):
     """All switches of a driver: `config[s]`, `jobs[s, job]`, and the memory that they share out."""
 
-    config: Any
-    jobs: Any
+    config: Any  # [s]: a `CONFIG`
+    jobs: Any  # [s, job]: a `JOB`
     memory: Memory
-    counters: Any
-    random: Any
+    counters: Any  # [s, job, counter], by `COUNTER_NAMES`; the last row is for unknown jobs
+    random: Any  # [s]: a xorshift word
 
 
 def new_switches(

@@ -3,6 +3,9 @@
 Each attempt runs under a supervisor of its own (`supervisor.py`) in its own session, so that it goes on when
 the planner dies. `prepare` writes what is to be run; `release` starts the supervisor, whose claim file makes a
 second start harmless. A file `RUN_DIR/down/SERVER` marks a server as down: its jobs are killed, and lost.
+
+On an emulated network each server is a network namespace (`emulation/cluster.py`), and ranks run in their server's.
+There a rank may be forked from a process that has loaded its modules (`pool.py`).
 """
 
 import contextlib
@@ -11,12 +14,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.launch.launchers import supervisor
+from paceline.emulation.cluster import EmulatedCluster
+from paceline.errors import UserError
+from paceline.launch.launchers import pool, supervisor
 from paceline.launch.launchers.protocol import (
     MARK,
     EngineHandle,
@@ -30,6 +36,9 @@ from paceline.launch.launchers.protocol import (
 from paceline.ports import free_port
 
 START_LIMIT_S = 60.0
+LOAD_LIMIT_S = 600.0
+"""Of the modules of warm processes: the first time, their code is compiled."""
+_INTERPRETERS = ("python", "python3", sys.executable)
 
 
 def visible_gpus() -> int:
@@ -43,8 +52,12 @@ class Local:
     name = "local"
     poll_s = 0.2
 
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
+    def __init__(
+        self, run_dir: Path, network: EmulatedCluster | None = None, warm: Sequence[str] = ()
+    ) -> None:
+        """`warm`: modules to be loaded before any rank starts."""
+        self.run_dir, self.network = run_dir, network
+        self._pool = WarmPool(warm) if warm else None
 
     def discover(self) -> list[FoundServer]:
         return [FoundServer("local", visible_gpus() or len(os.sched_getaffinity(0)))]
@@ -62,7 +75,9 @@ class Local:
     def prepare(self, task: Task) -> EngineHandle:
         folder = Path(task.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_task(folder, task, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+        first = self.network.servers[task.shares[0].server].address if self.network else "127.0.0.1"
+        master = {"MASTER_ADDR": first, "MASTER_PORT": str(free_port())}
+        write_task(folder, task, master, self.network, self._pool)
         return {"folder": task.folder}
 
     def release(self, task: Task, handle: EngineHandle) -> None:
@@ -93,10 +108,49 @@ class Local:
         """Its files stay."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Attempts that run go on, but for those that were forked from our own process."""
+        if self._pool is not None:
+            self._pool.close()
 
 
-def write_task(folder: Path, task: Task, master: Mapping[str, str]) -> None:
+class WarmPool:
+    """The process that ranks are forked from; ready once it is made."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-pool-", dir="/dev/shm")
+        self._path = f"{self._folder.name}/socket"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", pool.__name__, self._path, *modules],
+            # A library with a thread of its own could not be forked from.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+        )
+        until = time.monotonic() + LOAD_LIMIT_S
+        while not Path(self._path).exists():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.close()
+                raise UserError(f"{', '.join(modules)} could not be loaded", place="--warm")
+            time.sleep(0.05)
+
+    def before(self, command: Sequence[str]) -> list[str]:
+        """What goes before a rank's command; nothing for what is not `python SCRIPT`."""
+        if len(command) < 2 or command[0] not in _INTERPRETERS or command[1].startswith("-"):
+            return []
+        return [sys.executable, "-I", "-S", str(pool.__file__), "--start", self._path]
+
+    def close(self) -> None:
+        """End the process; what was forked from it ends too."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._folder.cleanup()
+
+
+def write_task(
+    folder: Path, task: Task, master: Mapping[str, str], network: EmulatedCluster | None = None,
+    warm: "WarmPool | None" = None,
+) -> None:  # fmt: skip
     """task.json as the supervisor reads it, unless it is there from before a crash."""
     if (folder / "task.json").exists():
         return
@@ -107,7 +161,12 @@ def write_task(folder: Path, task: Task, master: Mapping[str, str]) -> None:
         env = {**task.env, **master, **own}
         if gpus and max(numbers[rank]) < gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in numbers[rank])
-        ranks.append({"rank": rank, "env": env})
+        entry: dict[str, Any] = {"rank": rank, "env": env}
+        if network is not None:
+            env |= network.environment(own["PACELINE_SERVER"], "PACELINE_SWITCH" in env)
+            entry["within"] = network.within(own["PACELINE_SERVER"])
+            entry["within"] += warm.before(task.command) if warm is not None else []
+        ranks.append(entry)
     data = {
         "token": task.token,
         "command": list(task.command),

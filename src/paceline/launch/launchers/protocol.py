@@ -41,7 +41,10 @@ MEANINGS: dict[str, str] = {
     "PACELINE_ITERATIONS": "iterations, as the job file has them",
     "PACELINE_STATUS": "a file to write progress to, as JSON",
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",
+    "PACELINE_BACKEND": "`auto` with a switch: whoever asks for Gloo, or for nothing, gets the backend `paceline`",
     "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",
+    "PACELINE_RACK": "the rack of this server, where racks have switches of their own; on an emulated network",
+    "PACELINE_SLOW": "how many times as long a device of this server takes; on an emulated network",
     MARK: "the token of this attempt",
 }
 
@@ -131,8 +134,12 @@ class Task:
 def job_environment(
     task_env: Mapping[str, str], *, run_id: str, job: str, token: str, shares: tuple[Share, ...],
     remaining_s: float, iterations: float, folder: str, switch: str = "", switch_token: str = "",
+    backend: str = "auto",
 ) -> dict[str, str]:  # fmt: skip
-    """The variables that all processes of a job share; the job's own `env` comes first and cannot hide ours."""
+    """The variables that all processes of a job share; the job's own `env` comes first and cannot hide ours.
+
+    Except for the backend, which is the job's own business.
+    """
     ours = {
         "WORLD_SIZE": str(sum(share.slots for share in shares)),
         "GROUP_WORLD_SIZE": str(len(shares)),
@@ -147,6 +154,7 @@ def job_environment(
     }
     if switch:
         ours["PACELINE_SWITCH"] = switch
+        ours["PACELINE_BACKEND"] = task_env.get("PACELINE_BACKEND", backend)
     if switch_token:
         ours["PACELINE_TOKEN"] = switch_token
     return {**task_env, **ours}

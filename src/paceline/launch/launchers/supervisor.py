@@ -155,7 +155,7 @@ class Gang:
             with (self.folder / f"rank-{rank}.log").open("ab") as log:
                 try:
                     self.ranks[rank] = subprocess.Popen(
-                        self.task["command"], cwd=self.task["workdir"] or None,
+                        [*entry.get("within", ()), *self.task["command"]], cwd=self.task["workdir"] or None,
                         env={**os.environ, **entry["env"]}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                         start_new_session=True,
                     )  # fmt: skip

@@ -23,15 +23,16 @@ import numpy as np
 
 from paceline.core.numbers.layout import DTYPES, INT32, ITEM_BYTES, OPS, lay_out
 from paceline.errors import UserError
-from paceline.live.agent import setup
 from paceline.live.agent.config import Address, AgentConfig
-from paceline.live.agent.handle import Handle, ReductionError, TensorMismatchError
 from paceline.live.agent.loop import run
-from paceline.live.agent.notify import Notifier
-from paceline.live.agent.report import describe_failure, describe_status
+from paceline.live.agent.notify import Notifier, describe_failure, describe_status
+from paceline.live.agent.setup import build, warm_up
 from paceline.live.agent.state import (
     BY_SWITCH,
     CLOSED,
+    COMMAND_CUSTODIANS,
+    COMMAND_PROBE,
+    COMMAND_SWITCH,
     DISAGREED,
     DONE,
     EXPONENT_UNKNOWN,
@@ -41,16 +42,11 @@ from paceline.live.agent.state import (
     SHARDS_MAX,
     STATE_OFFSET,
     TASK,
-    WISH_CUSTODIANS,
-    WISH_PROBE,
-    WISH_SWITCH,
 )
-from paceline.live.agent.wait import sleep_while
-from paceline.live.agent.warm import warm_up
-from paceline.live.net.libc import address_of
+from paceline.live.agent.tensors import sleep_while
 from paceline.live.net.sockets import open_socket as open_data_socket
 from paceline.live.net.sockets import pack_address, resolve
-from paceline.live.net.wait import close_waiter, wake
+from paceline.live.net.syscalls import address_of, close_waiter, wake
 
 log = logging.getLogger("paceline.agent")
 
@@ -58,6 +54,54 @@ _SEND_BUFFER_BYTES = 256 * 1024
 """Small, so that a slow link makes the sender wait instead of losing packets in a queue."""
 _SLICE_S = 0.2
 """How often a waiting thread looks for signals (Ctrl-C)."""
+
+
+class ReductionError(RuntimeError):
+    """A reduction ended without its result; the text names what is missing."""
+
+
+class TensorMismatchError(ReductionError):
+    """The workers have submitted different tensors as one reduction."""
+
+
+class ReductionTimeoutError(ReductionError, TimeoutError):
+    """`wait` was given less time than the reduction needs; it goes on."""
+
+
+class Handle:
+    """One submitted tensor. The array must not be touched until the handle is done."""
+
+    def __init__(self, agent: "Agent", ticket: int, array: Any, exponents: Any) -> None:
+        self._agent = agent
+        self.ticket = ticket
+        self.array = array
+        # Memory that the loop works on lives at least as long as the handle.
+        self._exponents = exponents
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when the array holds the result; `ReductionError` if it never will.
+
+        `ReductionTimeoutError` after `timeout_s`; None waits as long as the agent's own time limit.
+        """
+        state = self._agent.wait_for(self.ticket, timeout_s)
+        if state == PENDING:
+            raise ReductionTimeoutError(f"the reduction is not done after {timeout_s} s; it goes on")
+        if state == FAILED:
+            raise self._agent.failure()
+
+    def done(self) -> bool:
+        """Has it ended, well or not?"""
+        return self._agent.state_of(self.ticket) != PENDING
+
+    def error(self) -> ReductionError | None:
+        """Why it ended without its result, if it did."""
+        if self._agent.state_of(self.ticket) != FAILED:
+            return None
+        return self._agent.failure()
+
+    def add_done_callback(self, callback: Callable[["Handle"], None]) -> None:
+        """Call `callback(handle)` on the agent's notifying thread when it has ended; at once if it has."""
+        self._agent.call_when_done(self, callback)
 
 
 def open_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
@@ -78,7 +122,7 @@ class Agent:
         self.config = config
         self._socket = sock if sock is not None else open_socket(*config.peers[config.worker])
         self._name = config.name or f"job {config.job} worker {config.worker}"
-        self._loop = setup.build(config, self._socket.fileno())
+        self._loop = build(config, self._socket.fileno())
         self._control = self._loop.control[0]
         self._notifier = Notifier(self._loop, self._name, self._has_ended, self.error_text)
         self._control.notify_fd = self._notifier.fd
@@ -216,21 +260,21 @@ class Agent:
         address = resolve(host)
         self._loop.switch[: len(ports)] = [pack_address(address, port) for port in ports]
         self._control.shards = len(ports)
-        self._wish(WISH_SWITCH)
+        self._command(COMMAND_SWITCH)
 
     def without_switch(self, reason: str = "asked to") -> None:
         """Use custodians only, until `use_switch`."""
         log.info("%s: without the switch: %s", self._name, reason)
-        self._wish(WISH_CUSTODIANS)
+        self._command(COMMAND_CUSTODIANS)
 
     def suspect_switch(self, reason: str = "") -> None:
         """The control plane does not answer: ask the data plane at once whether it is alive."""
         log.info("%s: is the switch there? %s", self._name, reason)
-        self._wish(WISH_PROBE)
+        self._command(COMMAND_PROBE)
 
-    def _wish(self, wish: int) -> None:
+    def _command(self, command: int) -> None:
         if not self._closed:
-            self._control.wish = int(self._control.wish) | wish
+            self._control.command = int(self._control.command) | command
             wake(self._loop.waiter)
 
     # --- what the user sees ----------------------------------------------------------------------------------

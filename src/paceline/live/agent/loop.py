@@ -10,8 +10,8 @@ from paceline.core.sender import program as sending
 from paceline.core.sender.program import NEVER_NS
 from paceline.live.agent.path import (
     custodian_round,
+    handle_command,
     take_leave,
-    take_wish,
     watch_deadline,
     watch_progress,
     watch_switch,
@@ -21,8 +21,8 @@ from paceline.live.agent.roles import watch_workers
 from paceline.live.agent.send import BATCH, pump
 from paceline.live.agent.state import SEND_BLOCKED, WAITS, Loop
 from paceline.live.agent.tensors import take_tasks
+from paceline.live.net.syscalls import FOREVER_NS, now_ns, wait
 from paceline.live.net.udp import flush, receive
-from paceline.live.net.wait import FOREVER_NS, now_ns, wait
 
 
 @compiled_inner
@@ -31,8 +31,8 @@ def step(loop: Loop) -> bool:
     control = loop.control[0]
     fd = control.fd
     time_ns = now_ns(loop.waiter)
-    if control.wish != 0:
-        take_wish(loop, time_ns)
+    if control.command != 0:
+        handle_command(loop, time_ns)
     if control.head > control.taken:
         take_tasks(loop, time_ns)
     segments = receive(fd, loop.inbox)
@@ -49,7 +49,7 @@ def step(loop: Loop) -> bool:
         control.blocked = 1 if flush(fd, loop.outbox) != 0 else 0
     if control.blocked != 0:
         loop.counters[SEND_BLOCKED] += 1
-    # How long a turn takes, when it takes long: who is starved himself is slow to call others silent.
+    # How long a turn takes, when it takes long: a starved loop waits longer before it declares the switch dead.
     control.step_ns = max(now_ns(loop.waiter) - time_ns, control.step_ns - control.step_ns // 64)
     if segments > 0 or control.stop != 0 or (sent >= BATCH and control.blocked == 0):
         return True

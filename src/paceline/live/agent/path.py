@@ -19,8 +19,8 @@ from paceline.core.progress import GOOD, LOOK_EVERY_NS, look, rest, slow_ns
 from paceline.core.sender import program as sending
 from paceline.core.sender.program import NEVER_NS
 from paceline.core.wire import LEAVES, PULL
-from paceline.live.agent.outbox import ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent.receive import pull
+from paceline.live.agent.send import ping_switch, send_small, shard_of, tell_done
 from paceline.live.agent.state import (
     BECAUSE_ANSWERS,
     BECAUSE_ASKED,
@@ -28,6 +28,9 @@ from paceline.live.agent.state import (
     BECAUSE_SLOW,
     BY_CUSTODIANS,
     BY_SWITCH,
+    COMMAND_CUSTODIANS,
+    COMMAND_PROBE,
+    COMMAND_SWITCH,
     EVENT_PATH,
     EVENT_SLOW,
     NO_FAILURE,
@@ -36,9 +39,6 @@ from paceline.live.agent.state import (
     STANDSTILLS,
     SWITCH_SILENT,
     TIMED_OUT,
-    WISH_CUSTODIANS,
-    WISH_PROBE,
-    WISH_SWITCH,
     Loop,
 )
 from paceline.live.agent.tensors import fail, note
@@ -52,21 +52,21 @@ _HOLD_OFF_DOUBLES = 5
 
 
 @compiled_apart
-def take_wish(loop: Loop, now_ns: int) -> None:
+def handle_command(loop: Loop, now_ns: int) -> None:
     """Python asks for another way, or suspects the switch."""
     control = loop.control[0]
-    wish = control.wish
-    control.wish = 0
-    if wish & WISH_CUSTODIANS:
+    command = control.command
+    control.command = 0
+    if command & COMMAND_CUSTODIANS:
         control.switch_allowed = 0
         if control.path == BY_SWITCH:
             change_path(loop, BY_CUSTODIANS, BECAUSE_ASKED, now_ns)
-    if wish & WISH_SWITCH:
+    if command & COMMAND_SWITCH:
         control.switch_allowed = 1
         control.leaves = 0
         control.ping_due_ns = now_ns
         control.source = 0
-    if wish & WISH_PROBE:
+    if command & COMMAND_PROBE:
         control.ping_due_ns = now_ns
 
 
@@ -125,7 +125,7 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
         change_path(loop, BY_SWITCH, BECAUSE_ANSWERS, now_ns)
         return int(now_ns + every_ns)
     if now_ns >= control.ping_due_ns:
-        # Who looks for the way back asks as often as ever, however slow this machine was once.
+        # On the way back the switch is asked as often as ever, however slow this machine was once.
         control.ping_due_ns = now_ns + (every_ns if control.path == BY_SWITCH else control.silence_ns // 4)
         control.pings += 1
         ping_switch(loop)

@@ -14,6 +14,7 @@ from paceline.core.wire import (
     ACK,
     ANSWER,
     BETWEEN_HOSTS,
+    FLAGS_OF_HOSTS,
     FLUSH,
     HAS,
     HEADER_BYTES,
@@ -28,9 +29,18 @@ from paceline.core.wire import (
     ROLE,
     decode_at,
 )
-from paceline.live.agent.outbox import send_small, shard_of, tell_done
 from paceline.live.agent.roles import COORDINATOR, hear_role, take_report
-from paceline.live.agent.send import acknowledge, ask_own, give_result, make_answer, send_answer, take_partial
+from paceline.live.agent.send import (
+    acknowledge,
+    ask_own,
+    give_result,
+    make_answer,
+    send_answer,
+    send_small,
+    shard_of,
+    take_partial,
+    tell_done,
+)
 from paceline.live.agent.state import (
     ANSWERS,
     BY_SWITCH,
@@ -77,6 +87,7 @@ def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
         return
     if not _is_possible(loop, packet):
         return
+    packet.flag &= FLAGS_OF_HOSTS
     payload = loop.inbox.cells[0].buffer + segment.start + HEADER_BYTES
     if control.source_shard >= 0:
         loop.shard_heard[control.source_shard] = now_ns

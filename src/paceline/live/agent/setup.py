@@ -1,19 +1,44 @@
-"""From an `AgentConfig` to the records that the loop works on."""
+"""From an `AgentConfig` to the records that the loop works on; and the loop compiled ahead, once a machine.
+
+The loop takes a minute of processor time to compile. The workers of a host start together, and each would do it: on two
+cores that is minutes. In `warm_up` they take turns instead: the first compiles, and whoever finds the compiled code on
+disk loads it in a second.
+"""
+
+import contextlib
+import fcntl
+import sys
+import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
 
+from paceline.compile.cache import folder_of, is_on_disk
+from paceline.compile.decorators import interpreted
 from paceline.core.auth import key_words
 from paceline.core.bits import bit
+from paceline.core.numbers.layout import ELEMENTS_MIN, LAYOUT, lay_out
 from paceline.core.sender.congestion import FIXED, QUEUE_NS, TOGETHER
 from paceline.core.sender.program import start
 from paceline.core.switch.memory import EARLY, POLICIES, POLICY_SWITCHML
 from paceline.core.wire import HEADER_BYTES
 from paceline.errors import UserError
 from paceline.live.agent.config import AgentConfig
-from paceline.live.agent.roles_state import Roles, new_roles
-from paceline.live.agent.state import BY_CUSTODIANS, BY_SWITCH, EVENTS_KEPT, SHARDS_MAX, Loop, new_loop
+from paceline.live.agent.loop import run
+from paceline.live.agent.state import (
+    BY_CUSTODIANS,
+    BY_SWITCH,
+    EVENTS_KEPT,
+    SHARDS_MAX,
+    Loop,
+    Roles,
+    new_loop,
+    new_roles,
+)
+from paceline.live.agent.tensors import sleep_while
 from paceline.live.net.sockets import pack_address, resolve
-from paceline.live.net.wait import new_waiter
+from paceline.live.net.syscalls import address_of, close_waiter, new_waiter
 
 RTO_MIN_NS = 100_000_000
 RTO_MAX_NS = 2_000_000_000
@@ -29,6 +54,10 @@ REORDER_CHUNKS = 64
 """Shards and GRO change the order by up to this many chunks."""
 _SPAN_MIN = 64
 _SPAN_MAX = 16384
+
+TELL_S = 10.0
+_once = threading.Lock()
+_done = False
 
 
 def build(config: AgentConfig, fd: int) -> Loop:
@@ -138,3 +167,61 @@ def _fill_custodian(loop: Loop, config: AgentConfig, racks: list[int], pool: boo
     custodian.reorder_chunks = REORDER_CHUNKS
     for rack in set(racks):
         loop.custodians.fan_in[0, rack] = racks.count(rack)
+
+
+def warm_up() -> None:
+    """Compile the agent's loop, or load it; says so where it takes long."""
+    global _done
+    with _once:
+        if _done or interpreted():
+            return
+        folder = folder_of(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "agent.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with told("waiting for another process of this machine, which compiles the agent"):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if is_on_disk(run):
+                _compile()
+            else:
+                with told("compiling the agent, once a machine (a minute or more)"):
+                    _compile()
+        _done = True
+
+
+@contextlib.contextmanager
+def told(what: str, every_s: float = TELL_S) -> Iterator[None]:
+    """Say what takes long, at once and from time to time, with the seconds so far."""
+    over, begin = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(every_s):
+            print(f"paceline: {what}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    print(f"paceline: {what} ...", file=sys.stderr, flush=True)
+    thread = threading.Thread(target=tell, name="paceline-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _compile() -> None:
+    """Run everything that is called from Python, on an agent that stops at once."""
+    config = AgentConfig(0, 1, [("127.0.0.1", 9)], 0, bytes(16), elements=ELEMENTS_MIN, window_bytes=4096)
+    loop = build(config, -1)
+    loop.control[0].stop = 1
+    run(loop)
+    close_waiter(loop.waiter)
+    layout = np.zeros(1, dtype=LAYOUT).view(np.recarray)[0]
+    lay_out(layout, 1, 0, 0, ELEMENTS_MIN, 1)
+    word = np.zeros(1, dtype=np.int32)
+    sleep_while(address_of(word), 1, 0.0)
+
+
+if __name__ == "__main__":
+    warm_up()

@@ -9,14 +9,98 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.core.custodian.state import Custodians, new_custodians
+from paceline.core.help.detect import Detection, new_detection
 from paceline.core.numbers.layout import LAYOUT, PLACE
 from paceline.core.progress import PROGRESS
 from paceline.core.sender.program import Senders, new_senders
 from paceline.core.wire import ERROR_NAMES, new_packets
-from paceline.live.agent.roles_state import Roles
-from paceline.live.net.libc import address_of
+from paceline.live.net.syscalls import Waiter, address_of
 from paceline.live.net.udp import Inbox, Outbox, new_inbox, new_outbox
-from paceline.live.net.wait import Waiter
+
+REPORT = np.dtype(
+    [
+        ("computed", "i8"),  # chunks that it has submitted
+        ("sent", "i8"),  # chunks that have left its host
+        ("finished", "i8"),  # chunks whose results it has
+        ("window", "i8"),  # its window, in chunks
+        ("epoch", "i8"),  # the epoch it is in; -1: it has said nothing yet
+        ("unanswered", "i8"),  # questions since its last answer
+        ("suspected", "i8"),  # windows in a row in which its link seemed slow
+        ("doubts", "i8"),  # such suspicions in a row that were wrong
+        ("confirmed", "i8"),  # 1: the present suspicion has proved right
+    ],
+    align=True,
+)
+"""What a worker last said of itself, and what the coordinator thinks of its link."""
+
+WATCH = np.dtype(
+    [
+        ("window_ns", "i8"),  # how often the coordinator asks and judges
+        ("due_ns", "i8"),  # when it does so next
+        ("highest", "i8"),  # the most chunks that anyone had submitted a window ago
+        ("highest_sent", "i8"),  # the most chunks that had left a host a window ago
+        ("goal", "i8"),  # the iteration ends when everyone has finished this chunk
+        ("iteration_windows", "i8"),  # windows since the iteration began
+        ("quiet", "i8"),  # windows in a row in which nothing moved
+        ("progress", "i8"),  # the sum of all progress, to see whether anything moves
+        ("patience_ns", "i8"),  # a custodian's patience while a straggler is waited for
+        ("memory_at", "i8"),  # address of `Roles.memory`
+        ("leaders", "u8"),  # who leads, as bits; 0: all
+        ("helps", "i4"),  # 1: stragglers are helped
+        ("watches", "i4"),  # 1: this worker is the coordinator
+        ("asked", "i4"),  # 1: the others have been asked at least once
+    ],
+    align=True,
+)
+"""The coordinator's own: when a window ends, and what it compares with."""
+
+SAID = np.dtype(
+    [
+        ("computed", "i8"),  # chunks whose gradients the worker had computed
+        ("delivered", "i8"),  # chunks that it had delivered
+        ("behind_by", "i8"),  # chunks behind the median of the leaders
+        ("median", "i8"),  # what the leaders had delivered
+        ("median_computed", "i8"),  # what the leaders had computed
+        ("leaders", "u8"),  # who leads from then on, as bits; 0: all
+        ("worker", "i4"),  # whose role changed
+        ("behind_windows", "i4"),  # windows in a row in which it was behind
+        ("clean_iterations", "i4"),  # iterations in a row in which it was not
+        ("role", "i4"),  # its new role, one of `ROLE_NAMES`
+    ],
+    align=True,
+)
+"""The figures behind an event about a role, as they were then."""
+
+
+class Roles(NamedTuple):
+    """Who leads and who straggles: everyone's progress, and what was decided by it."""
+
+    watch: Any  # [0]: a `WATCH`
+    reports: Any  # [worker]: a `REPORT`
+    racks: Any  # [worker]: the rack it is in
+    detection: Detection
+    scratch: Any  # [worker]: room for a median
+    said: Any  # [i]: a `SAID` for `events[i]`
+    memory: Any  # the kernel's answer about packets that have not left
+
+
+def new_roles(workers: int, events: int, theta_chunks: int, windows: int, clean_iterations: int) -> Roles:
+    """Everyone leads, and nobody is watched."""
+    reports = np.zeros(workers, dtype=REPORT).view(np.recarray)
+    reports.epoch = -1
+    watch = np.zeros(1, dtype=WATCH).view(np.recarray)
+    memory = np.zeros(16, dtype=np.uint32)
+    watch[0].memory_at = address_of(memory)
+    return Roles(
+        watch=watch,
+        reports=reports,
+        racks=np.zeros(workers, dtype=np.int64),
+        detection=new_detection(workers, theta_chunks, windows, clean_iterations),
+        scratch=np.zeros(workers, dtype=np.int64),
+        said=np.zeros(events, dtype=SAID).view(np.recarray),
+        memory=memory,
+    )
+
 
 PENDING = 0
 DONE = 1
@@ -51,9 +135,9 @@ REASONS = (
     "by the switch there was hardly any progress",
 )
 
-WISH_SWITCH = 1
-WISH_CUSTODIANS = 2
-WISH_PROBE = 4
+COMMAND_SWITCH = 1
+COMMAND_CUSTODIANS = 2
+COMMAND_PROBE = 4
 
 EXPONENT_UNKNOWN = 9999
 COUNT_UNKNOWN = -1
@@ -115,84 +199,89 @@ DROP_HEADER = len(_COUNTERS) - 1
 
 CONTROL = np.dtype(
     [
-        # written by Python
-        ("head", "i8"),
-        ("stop", "i8"),
-        ("closing", "i8"),
-        ("wish", "i8"),
-        ("key0", "u8"),
-        ("key1", "u8"),
-        ("silence_ns", "i8"),
-        ("hold_off_ns", "i8"),
-        ("notify_fd", "i8"),
-        ("fd", "i8"),
-        ("one", "i8"),
-        ("task_address", "i8"),
-        ("held", "i8"),
-        ("staging", "i8"),
-        ("all_workers", "u8"),
-        ("workers", "i4"),
-        ("worker", "i4"),
-        ("job", "i4"),
-        ("elements", "i4"),
-        ("full", "i4"),
-        ("pool", "i4"),
-        ("shards", "i4"),
-        ("racks", "i4"),
-        ("reminds", "i4"),
-        # written by the loop
-        ("taken", "i8"),
-        ("tail", "i8"),
-        ("gate", "i8"),
-        ("next_chunk", "i8"),
-        ("wish_seen", "i8"),
-        ("path_since_ns", "i8"),
-        ("waiting_since_ns", "i8"),
-        ("ping_due_ns", "i8"),
-        ("leaves", "i8"),
-        ("step_ns", "i8"),
-        ("ack_due_ns", "i8"),
-        ("pings", "i8"),
-        ("missing", "u8"),
-        ("missing_chunk", "i8"),
-        ("missing_ns", "i8"),
-        ("failed_chunk", "i8"),
-        ("failed_ticket", "i8"),
-        ("failed_custodian", "i8"),
-        ("failed_heard_ns", "i8"),
-        ("events", "i8"),
-        ("source", "u8"),
-        ("source_shard", "i8"),
-        ("source_peer", "i8"),
-        ("path", "i4"),
-        ("switch_allowed", "i4"),
-        ("failed", "i4"),
-        ("blocked", "i4"),
-        ("left", "i4"),
+        # Written by Python.
+        ("head", "i8"),  # tasks submitted so far: the next one's number
+        ("stop", "i8"),  # 1: the loop ends after this turn
+        ("closing", "i8"),  # 1: the loop ends when the others have all results
+        ("command", "i8"),  # `COMMAND_*` that the loop has yet to take
+        ("key0", "u8"),  # the job's key, first half
+        ("key1", "u8"),  # and second half
+        ("silence_ns", "i8"),  # a switch that is silent for so long is dead
+        ("hold_off_ns", "i8"),  # how long a switch that was left twice is not tried again; doubled each time
+        ("notify_fd", "i8"),  # eventfd of the notifying thread
+        ("fd", "i8"),  # the socket
+        ("one", "i8"),  # address of the number 1, which is written to `notify_fd`
+        ("task_address", "i8"),  # address of `tasks`
+        ("held", "i8"),  # address of `held`
+        ("staging", "i8"),  # address of `staging`
+        ("all_workers", "u8"),  # every worker's bit
+        ("workers", "i4"),  # workers of the job
+        ("worker", "i4"),  # this worker's number
+        ("job", "i4"),  # the job's number at the switch
+        ("elements", "i4"),  # integers in a full packet
+        ("full", "i4"),  # 1: tags cover the payload as well as the header
+        ("pool", "i4"),  # 1: SwitchML, without custodians
+        ("shards", "i4"),  # shards of the switch; 0: there is no switch
+        ("reminds", "i4"),  # 1: custodians send reminders where there is a switch
+        # Written by the loop.
+        ("taken", "i8"),  # tasks that the loop has taken over
+        ("tail", "i8"),  # the oldest task that has not ended
+        ("gate", "i8"),  # the oldest task that has chunks which may not be sent yet
+        ("next_chunk", "i8"),  # the first chunk of the next task
+        ("path_since_ns", "i8"),  # since when contributions go their present way
+        ("waiting_since_ns", "i8"),  # since when something is under way on it
+        ("ping_due_ns", "i8"),  # when the switch is to be asked next whether it is there
+        ("leaves", "i8"),  # how often the switch was left of late
+        ("step_ns", "i8"),  # how long a turn of the loop takes, of late and at worst
+        ("ack_due_ns", "i8"),  # closing: when to tell the others again
+        ("pings", "i8"),  # questions to the switch since it was last heard
+        ("missing", "u8"),  # workers that a custodian lacks, from its pull, as bits
+        ("missing_chunk", "i8"),  # the chunk that it pulled
+        ("missing_ns", "i8"),  # when it did
+        ("failed_chunk", "i8"),  # the oldest chunk without a result when reductions failed
+        ("failed_ticket", "i8"),  # the oldest task then
+        ("failed_custodian", "i8"),  # the custodian of that chunk
+        ("events", "i8"),  # events noted so far
+        ("source", "u8"),  # the last datagram's address
+        ("source_shard", "i8"),  # the shard that has it; -1: none
+        ("source_peer", "i8"),  # the worker that has it; -1: none
+        ("path", "i4"),  # `BY_SWITCH` or `BY_CUSTODIANS`
+        ("switch_allowed", "i4"),  # 1: contributions may go by the switch
+        ("failed", "i4"),  # why reductions fail; `NO_FAILURE`: they do not
+        ("blocked", "i4"),  # 1: the kernel takes no packets at the moment
+        ("left", "i4"),  # 1: the agent has taken its leave
     ],
     align=True,
 )
 
 TASK = np.dtype(
     [
-        ("ticket", "i8"),
-        ("address", "i8"),
-        ("exponents", "i8"),
-        ("timeout_ns", "i8"),
-        ("deadline_ns", "i8"),
-        ("first", "i8"),
-        ("remaining", "i8"),
-        ("agreed", "i8"),
-        ("state", "i4"),
-        ("number_kind", "i4"),
-        ("op", "i4"),
-        ("priority", "i4"),
+        ("ticket", "i8"),  # its number; -1: none
+        ("address", "i8"),  # where its numbers are
+        ("exponents", "i8"),  # where the agreed exponents of its blocks are
+        ("timeout_ns", "i8"),  # the time it may take
+        ("deadline_ns", "i8"),  # when that is over
+        ("first", "i8"),  # its first chunk in the stream
+        ("remaining", "i8"),  # chunks without a result
+        ("agreed", "i8"),  # sections whose exponents are known
+        ("state", "i4"),  # `PENDING`, `DONE` or `FAILED`; waiting threads sleep on this word
+        ("number_kind", "i4"),  # one of `DTYPES`
+        ("op", "i4"),  # one of `OPS`
+        ("priority", "i4"),  # of its packets
     ],
     align=True,
 )
 STATE_OFFSET = int(TASK.fields["state"][1]) if TASK.fields is not None else 0
 
-EVENT = np.dtype([("time_ns", "i8"), ("code", "i8"), ("value", "i8"), ("reason", "i8")], align=True)
+EVENT = np.dtype(
+    [
+        ("time_ns", "i8"),  # when it happened, by the monotonic clock
+        ("code", "i8"),  # one of `EVENT_*`
+        ("value", "i8"),  # the new path, a cause, a worker, an epoch or a failure, by the code
+        ("reason", "i8"),  # one of `BECAUSE_*`, or 0
+    ],
+    align=True,
+)
 
 
 class Out(NamedTuple):
@@ -206,29 +295,27 @@ class Out(NamedTuple):
 class Loop(NamedTuple):
     """All that the compiled loop works on."""
 
-    control: Any
-    tasks: Any
-    layouts: Any
-    places: Any
-    senders: Senders
-    custodians: Custodians
-    counts: Any
-    """Lanes of the chunk in each place of the custodian's ring."""
-    held: Any
-    held_counts: Any
-    staging: Any
-    packets: Any
-    switch: Any
-    """Addresses of the switch's shards, as numbers; 0 is none."""
-    shard_heard: Any
-    peers: Any
-    peer_direct: Any
-    peer_done: Any
-    counters: Any
-    events: Any
+    control: Any  # [0]: `CONTROL`
+    tasks: Any  # [ticket % tensors]: a `TASK`
+    layouts: Any  # [ticket % tensors]: its `LAYOUT`
+    places: Any  # [chunk % span]: the `PLACE` of a chunk that was sent
+    senders: Senders  # one
+    custodians: Custodians  # one
+    counts: Any  # [chunk % ring]: lanes of the custodian's chunk
+    held: Any  # [chunk % ring, lane]: results that are kept for others
+    held_counts: Any  # [chunk % ring]: their lanes
+    staging: Any  # a payload of our own, on its way to our own custodian
+    packets: Any  # [0]: to send, [1]: received, [2]: small ones
+    switch: Any  # [shard]: its address, as `sockets.pack_address`; 0: none
+    shard_heard: Any  # [shard]: when it was last heard
+    peers: Any  # [worker]: its address
+    peer_direct: Any  # [worker]: when it last sent here without the switch
+    peer_done: Any  # [worker]: it has all results below this chunk; -1: it has not said
+    counters: Any  # by `COUNTER_NAMES`
+    events: Any  # a ring of `EVENT`
     roles: Roles
-    progress: Any
-    one: Any
+    progress: Any  # [0]: a `PROGRESS`
+    one: Any  # the number 1, for eventfds
     inbox: Inbox
     outbox: Outbox
     out: Out

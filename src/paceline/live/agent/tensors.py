@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from paceline.compile.decorators import compiled_apart, compiled_inner
+import numpy as np
+
+from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.custodian import program as custody
 from paceline.core.numbers.blocks import read_chunk
-from paceline.core.numbers.layout import EXPONENTS, INT32, find_place, sendable
-from paceline.core.numbers.views import i32_at, row_at
+from paceline.core.numbers.layout import EXPONENTS, INT32, find_place, i32_at, row_at, sendable
 from paceline.core.sender import program as sending
 from paceline.live.agent.state import (
     DISAGREED,
@@ -25,9 +26,10 @@ from paceline.live.agent.state import (
     Loop,
 )
 from paceline.live.hostmem.words import futex
-from paceline.live.net.libc import memcpy, write
+from paceline.live.net.syscalls import address_of, memcpy, write
 
 _TASK_BYTES = TASK.itemsize
+_WAIT_PRIVATE = 128
 _WAKE_PRIVATE = 129
 _EVERYONE = 2**31 - 1
 
@@ -177,3 +179,14 @@ def note(loop: Loop, code: int, value: int, reason: int, now_ns: int) -> None:
     event.reason = reason
     control.events += 1
     write(control.notify_fd, control.one, 8)
+
+
+@compiled
+def _sleep(address: int, value: int, timeout: int) -> None:
+    futex(address, _WAIT_PRIVATE, value, timeout)
+
+
+def sleep_while(address: int, value: int, timeout_s: float) -> None:
+    """Sleep while the 32-bit word at `address` has this value, at most for `timeout_s`; may return early."""
+    timeout = np.array([int(timeout_s), int(timeout_s % 1.0 * 1e9)], dtype=np.int64)
+    _sleep(address, value, address_of(timeout))

@@ -82,7 +82,7 @@ def missing(words: WORDS, ranks: int, turn: int) -> int:
 def gone(words: WORDS, fds: FDS, fds_address: int, ranks: int, turn: int) -> int:
     """A rank that will never reach barrier `turn`, or -1: one whose process ended, else one that left.
 
-    In this order, since whoever notices a death leaves: all are to name the same rank.
+    In this order, since a rank that notices a death leaves: all are to name the same rank.
     """
     left = -1
     for rank in range(ranks):
@@ -180,6 +180,6 @@ def description(words: WORDS, rank: int, turn: int) -> tuple[int, int]:
 
 @compiled
 def leave(words: WORDS, address: int, rank: int) -> None:
-    """Say that this rank will reach no further barrier, and wake whoever waits for it."""
+    """Say that this rank will reach no further barrier, and wake the ranks that wait for it."""
     store(words, RANKS + rank * LINE + LEFT, np.int32(1))
     futex(address + 4 * REACHED, _WAKE, 0x7FFFFFFF, 0)

@@ -4,7 +4,7 @@ The memory is an anonymous file (memfd) of the first rank; the others open it th
 so nothing is left behind however the ranks end. Two channels with their own barriers: *up* reduces to every
 rank or to the first one, *down* hands the first rank's values to all; one thread may use one while another
 uses the other. Every rank makes the same calls on a channel, in the same order, with tensors of one size and
-format; ranks whose tensors differ are all told so before any of them has a number (`TensorMismatchError`).
+format; ranks whose tensors differ are all told so before any of them has a number (`HostTensorMismatchError`).
 
 A rank that ends or leaves while others wait for it gives them a `HostReduceError` with its number, within a
 fraction of a second; one that does not come at all gives it when the time is over. A group is of no use after
@@ -74,7 +74,7 @@ class RankLeftError(HostReduceError):
     """A rank of this host has left the group while others wait for it."""
 
 
-class TensorMismatchError(HostReduceError):
+class HostTensorMismatchError(HostReduceError):
     """The ranks of this host have come to one reduction with different tensors; the text says which."""
 
 
@@ -254,7 +254,7 @@ class HostGroup:
         if code == sync.DIFFERENT:
             self._broken = self._differences(channel)
             self.leave()
-            raise TensorMismatchError(self.names[self.rank], self._broken)
+            raise HostTensorMismatchError(self.names[self.rank], self._broken)
         if code == sync.TIMEOUT:
             rank, left = int(sync.missing(channel.words, self.ranks, int(channel.state["turn"][0]))), False
             what = f"did not come to the reduction within {timeout_s:g} s"
@@ -291,7 +291,7 @@ class HostGroup:
     # --- leaving -------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Tell the others that this rank makes no further call; who waits for it gets an error at once."""
+        """Tell the others that this rank makes no further call; ranks that wait for it get an error at once."""
         for channel in self._channels:
             sync.leave(channel.words, int(channel.state["words_address"][0]), self.rank)
 

@@ -3,7 +3,7 @@
 A tensor is cut into *pieces* that fit the caches. Each rank copies its piece into shared memory, each adds
 one slice of it over all ranks, each copies the sum out. The three overlap: in step t a rank puts piece t,
 adds its slice of piece t - 1 and takes piece t - 2, so there is one barrier a piece. Two sets of buffers are
-enough: whoever is a barrier ahead writes what nobody reads any more. A *small* tensor needs one barrier in
+enough: a rank that is a barrier ahead writes what nobody reads any more. A *small* tensor needs one barrier in
 all: every rank adds everything itself.
 
 `reduce_*` gives the sum to every rank, or to one (`root`); `give_*` hands one rank's values to all. The
@@ -31,17 +31,17 @@ Array = npt.NDArray[Any]
 
 STATE = np.dtype(
     [
-        ("words_address", np.int64),
-        ("fds_address", np.int64),
-        ("times_address", np.int64),
-        ("timeout_ns", np.int64),
-        ("rank", np.int64),
-        ("ranks", np.int64),
-        ("spins", np.int64),
-        ("turn", np.int64),
-        ("set", np.int64),
-        ("elements", np.int64),
-        ("form", np.int64),
+        ("words_address", np.int64),  # address of the words that ranks share
+        ("fds_address", np.int64),  # address of the records for `poll`
+        ("times_address", np.int64),  # address of the records for clocks and time-outs
+        ("timeout_ns", np.int64),  # how long a rank waits for the others
+        ("rank", np.int64),  # this rank's number on the host
+        ("ranks", np.int64),  # ranks on the host
+        ("spins", np.int64),  # looks at a word before the rank sleeps
+        ("turn", np.int64),  # the last barrier that it has reached
+        ("set", np.int64),  # the buffers to use next, of two
+        ("elements", np.int64),  # numbers of its tensor
+        ("form", np.int64),  # dtype and operation; all ranks must agree on these and on `elements`
     ]
 )
 """A rank's side of a channel: where things are, the last barrier it has reached, the buffers to use next, and the
@@ -79,7 +79,7 @@ def cross(channel: Channel) -> int:
 
 @compiled
 def meet(channel: Channel) -> int:
-    """The first barrier of a reduction: whoever passes it knows that all ranks have brought the same tensor."""
+    """The first barrier of a reduction: a rank that passes it knows that all ranks have brought the same tensor."""
     s = channel.state[0]
     describe(channel.words, s.rank, s.turn + 1, s.elements, s.form)
     code = cross(channel)

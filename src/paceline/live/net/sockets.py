@@ -182,6 +182,16 @@ def elements_for(mtu: int) -> int:
     return min(MAX_ELEMENTS, room)
 
 
+def is_own_address(host: str) -> bool:
+    """Does this machine have the address? Only then a socket can be bound to it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+        return True
+
+
 def own_address(peer: str = _ANYWHERE) -> str:
     """The address by which this machine reaches a peer, or whatever is outside; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -10,47 +10,33 @@ The system call dominates the cost of a datagram, so both ways go in trains of u
     post(outbox, start, size, destination)  send `outbox.data[start:start + size]` there; several times for several
     left = flush(fd, outbox)                how many trains the kernel had no room for; 0 empties the outbox
 
-`post` puts packets to one destination into one train as long as they are of equal size (the last one may be
-shorter), wherever in the outbox they lie; trains to one destination keep their order. What is multicast is written
-once. Sending to a destination that cannot be reached is counted, and the rest goes on. The buffers and the kernel's
-records in them are made in `buffers.py`.
+`post` puts packets to one destination into one train as long as they are of equal size (the last one may be shorter),
+wherever in the outbox they lie; trains to one destination keep their order. What is multicast is written once.
+Sending to a destination that cannot be reached is counted, and the rest goes on. Addresses of buffers are written
+into the kernel's records once, so the arrays of an inbox or an outbox must live as long as it is used.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_inner
-from paceline.live.net.buffers import (
-    CONTROL_BYTES,
-    MESSAGE_BYTES,
-    OPEN_TRAINS,
-    SEGMENTS_MAX,
-    SOL_UDP,
-    TRAIN_BYTES_MAX,
-    UDP_GRO,
-    Inbox,
-    Outbox,
-    new_inbox,
-    new_outbox,
-)
-from paceline.live.net.libc import last_error, recvmmsg, sendmmsg
+from paceline.live.net.syscalls import address_of, last_error, recvmmsg, sendmmsg
 
-__all__ = [
-    "EAGAIN",
-    "EINTR",
-    "ENOBUFS",
-    "Inbox",
-    "Outbox",
-    "discard",
-    "flush",
-    "new_inbox",
-    "new_outbox",
-    "post",
-    "receive",
-    "room_for",
-]
+MESSAGES = 32
+MESSAGE_BYTES = 65_536
+TRAINS = 256
+OUTBOX_BYTES = 2 * 1024 * 1024
+SEGMENTS_MAX = 64
+TRAIN_BYTES_MAX = 65_000
+OPEN_TRAINS = 256
+CONTROL_BYTES = 64
 
+_AF_INET = 2
+SOL_UDP = 17
+_UDP_SEGMENT = 103
+UDP_GRO = 104
+_CMSG_LEN_SEGMENT = 18
 _CMSG_SPACE_SEGMENT = 24
 _MSG_DONTWAIT = 0x40
 _ONE_BYTE = np.uint64(8)
@@ -60,6 +46,135 @@ _TWO_BYTES_MASK = np.uint64(0xFFFF)
 EINTR = 4
 EAGAIN = 11
 ENOBUFS = 105
+
+MMSGHDR = np.dtype(
+    [
+        ("name", "u8"),
+        ("name_bytes", "u4"),
+        ("pad", "u4"),
+        ("iovecs", "u8"),
+        ("iovec_count", "u8"),
+        ("control", "u8"),
+        ("control_bytes", "u8"),
+        ("hints", "i4"),
+        ("pad_2", "i4"),
+        ("received", "u4"),
+        ("pad_3", "u4"),
+    ]
+)
+"""`struct mmsghdr` of 64-bit Linux."""
+IOVEC = np.dtype([("start", "u8"), ("length", "u8")])
+# Port and host stay in network order: Numba's records have no other than the machine's own.
+SOCKADDR = np.dtype([("family", "u2"), ("port", "u2"), ("host", "u4"), ("zero", "u8")])
+CMSG = np.dtype(
+    [("length", "u8"), ("level", "i4"), ("kind", "i4"), ("value", "u4"), ("pad", "u4"), ("more", "u1", 40)]
+)
+SEGMENT = np.dtype(
+    [
+        ("start", "i8"),  # where in the inbox the packet begins
+        ("length", "i8"),  # its bytes
+        ("source", "u8"),  # the sender's address, as `sockets.pack_address`
+    ]
+)
+TRAIN = np.dtype(
+    [
+        ("destination", "u8"),  # the address it goes to, as `sockets.pack_address`
+        ("bytes", "i8"),  # all its bytes
+        ("length", "i8"),  # bytes of each packet but the last
+        ("count", "i8"),  # packets in it
+        ("pieces", "i8"),  # pieces of the outbox that it is made of
+        ("ended", "i8"),  # 1: a shorter packet has ended it
+    ]
+)
+CELLS = np.dtype(
+    [
+        ("headers", "i8"),  # address of the kernel's records
+        ("buffer", "i8"),  # address of the data
+        ("used", "i8"),  # bytes of the outbox in use
+        ("trains", "i8"),  # trains in the outbox
+        ("flushed", "i8"),  # of these, how many have been sent
+        ("calls", "i8"),  # system calls so far
+        ("packets", "i8"),  # packets so far
+        ("bytes", "i8"),  # bytes so far
+        ("errors", "i8"),  # calls that failed for good
+        ("last_error", "i8"),  # `errno` of the last of them
+    ]
+)
+assert (MMSGHDR.itemsize, IOVEC.itemsize, SOCKADDR.itemsize, CMSG.itemsize) == (64, 16, 16, CONTROL_BYTES)
+
+
+class Inbox(NamedTuple):
+    """Where datagrams arrive; `segments` says what came. `cells[0]` counts calls, packets and bytes."""
+
+    cells: Any
+    data: Any
+    segments: Any
+    headers: Any
+    iovecs: Any
+    names: Any
+    controls: Any
+
+
+class Outbox(NamedTuple):
+    """Packets to send, and the trains they are in. `cells[0]` counts calls, packets, bytes and errors."""
+
+    cells: Any
+    data: Any
+    trains: Any
+    headers: Any
+    iovecs: Any
+    names: Any
+    controls: Any
+    open: Any
+
+
+def _records(shape: Any, dtype: np.dtype[np.void]) -> Any:
+    return np.zeros(shape, dtype=dtype).view(np.recarray)
+
+
+def _headers(count: int, iovecs: Any, names: Any, controls: Any) -> Any:
+    headers = _records(count, MMSGHDR)
+    headers.name = address_of(names) + SOCKADDR.itemsize * np.arange(count, dtype=np.uint64)
+    headers.name_bytes = SOCKADDR.itemsize
+    headers.iovecs = address_of(iovecs) + iovecs.strides[0] * np.arange(count, dtype=np.uint64)
+    headers.iovec_count = 1
+    headers.control = address_of(controls) + CMSG.itemsize * np.arange(count, dtype=np.uint64)
+    return headers
+
+
+def _cells(headers: Any, data: Any) -> Any:
+    cells = _records(1, CELLS)
+    cells[0].headers, cells[0].buffer = address_of(headers), address_of(data)
+    return cells
+
+
+def new_inbox(messages: int = MESSAGES, extra_bytes: int = 0) -> Inbox:
+    """Room for this many messages of one call, each a train of up to 64 KiB; the extra bytes are the caller's."""
+    data = np.zeros(messages * MESSAGE_BYTES + extra_bytes, dtype=np.uint8)
+    # A train has at most 64 segments where we made it; a hostile one can be of single bytes.
+    segments = _records(messages * MESSAGE_BYTES // 64, SEGMENT)
+    iovecs, names, controls = (
+        _records((messages, 1), IOVEC),
+        _records(messages, SOCKADDR),
+        _records(messages, CMSG),
+    )
+    iovecs["start"][:, 0] = address_of(data) + MESSAGE_BYTES * np.arange(messages, dtype=np.uint64)
+    iovecs["length"] = MESSAGE_BYTES
+    headers = _headers(messages, iovecs, names, controls)
+    return Inbox(_cells(headers, data), data, segments, headers, iovecs, names, controls)
+
+
+def new_outbox(capacity_bytes: int = OUTBOX_BYTES, trains: int = TRAINS) -> Outbox:
+    """Room for this many bytes of packets in this many trains."""
+    data = np.zeros(capacity_bytes, dtype=np.uint8)
+    iovecs, names = _records((trains, SEGMENTS_MAX), IOVEC), _records(trains, SOCKADDR)
+    controls = _records(trains, CMSG)
+    names.family = _AF_INET
+    controls.length, controls.level, controls.kind = _CMSG_LEN_SEGMENT, SOL_UDP, _UDP_SEGMENT
+    headers = _headers(trains, iovecs, names, controls)
+    cells = _cells(headers, data)
+    open_trains = np.full(OPEN_TRAINS, -1, dtype=np.int64)
+    return Outbox(cells, data, _records(trains, TRAIN), headers, iovecs, names, controls, open_trains)
 
 
 @compiled_inner

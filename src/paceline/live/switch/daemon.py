@@ -23,13 +23,10 @@ from paceline.core.auth import KEY_BYTES, key_words
 from paceline.core.switch.memory import AGGREGATOR, POLICIES
 from paceline.errors import UserError
 from paceline.live.net import sockets
-from paceline.live.switch.events import Events
-from paceline.live.switch.jobs import POOL_SHARE, Job, Refusal, Registry
-from paceline.live.switch.pcap import open_pcap
-from paceline.live.switch.shard import run_shard
+from paceline.live.switch.jobs import POOL_SHARE, AdmittedJob, Events, Refusal, Registry, Upstream
+from paceline.live.switch.pcap import open_pcap, turn_over
+from paceline.live.switch.shard import ShardThread, run_shard
 from paceline.live.switch.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
-from paceline.live.switch.shard_thread import ShardThread
-from paceline.live.switch.upstream import Upstream
 
 LIVE_POLICIES = tuple(name for name in POLICIES if name != "none")
 SLOTS_MIN = 2
@@ -61,6 +58,7 @@ class SwitchOptions:
     reorder: float = 0.0
     seed: int = 1
     pcap: Path | None = None
+    pcap_bytes: int = 256 << 20
 
 
 def announce_compilation() -> None:
@@ -133,6 +131,7 @@ class LiveSwitch:
             full_tag=options.auth == "full",
             faults=(options.drop, options.duplicate, options.reorder),
             pcap_fd=self._pcap_fd,
+            pcap_bytes=options.pcap_bytes // options.shards,
             address=sockets.pack_address(made.host, made.port),
         )
         shard.capture.cells[0].offset_ns = time.time_ns() - time.monotonic_ns()
@@ -140,7 +139,7 @@ class LiveSwitch:
 
     # --- what the control plane asks for --------------------------------------------------------------------
 
-    def admit(self, name: str, workers: int, **wanted: Any) -> Job:
+    def admit(self, name: str, workers: int, **wanted: Any) -> AdmittedJob:
         """Admit a job here, and at the upper switch first where there is one."""
         if wanted.get("racks", 1) > 1 and self.upstream is None and not self.options.upper:
             raise Refusal(409, "a job of several racks needs a switch with --upstream, or an upper one")
@@ -163,20 +162,31 @@ class LiveSwitch:
             self.upstream.bind_rack(job, [sockets.pack_address(host, port) for port in self.ports])
         return job
 
-    def bind_worker(self, job: Job, worker: int, address: int, rack: int = 0) -> None:
+    def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """Bind a worker's address, and tell the upper switch in which rack it lives."""
+        self._refuse_switches(address)
         self.registry.bind_worker(job, worker, address, rack or job.rack)
         if self.upstream is not None and job.racks > 1:
             self.upstream.bind_worker(job, worker, address)
 
-    def leave(self, job: Job) -> int:
+    def _refuse_switches(self, address: int) -> None:
+        """A worker at a switch's own address would have each packet for it go round for ever."""
+        host, port = sockets.unpack_address(address)
+        own = port in self.ports and (
+            sockets.is_own_address(host) if self.options.host == "0.0.0.0" else host == self.options.host
+        )
+        above = self.upstream is not None and address in self.upstream.shards
+        if own or above:
+            raise Refusal(400, f"{host}:{port} is a switch, not a worker")
+
+    def leave(self, job: AdmittedJob) -> int:
         """The job leaves. A job of several racks leaves the upper switch when its lease there is over."""
         freed = self.registry.leave(job)
         if self.upstream is not None and job.racks == 1:
             self.upstream.leave(job)
         return freed
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: AdmittedJob) -> dict[str, Any]:
         """What an agent must know of its admission."""
         options = self.options
         return {
@@ -229,6 +239,7 @@ class LiveSwitch:
     def _watch_leases(self) -> None:
         renewed = time.monotonic()
         while not self.ended.wait(min(WATCH_S, self.options.lease_s / 4)):
+            self._turn_capture_over()
             evicted = self.registry.evict_silent()
             if self.upstream is not None:
                 for job in evicted:
@@ -239,7 +250,28 @@ class LiveSwitch:
                     for job in self.registry.jobs():
                         self._try(self._renew_above, job)
 
-    def _renew_above(self, job: Job) -> None:
+    def _turn_capture_over(self) -> None:
+        """A capture file that is full becomes the one before."""
+        path = self.options.pcap
+        captures = [thread.shard.capture.cells[0] for thread in self.threads]
+        if path is None or not any(cells.written >= cells.limit for cells in captures):
+            return
+        before = self._pcap_fd
+        try:
+            path.replace(f"{path}.1")
+            self._pcap_fd = open_pcap(path)
+        except (OSError, UserError) as error:
+            self.events("capture", f"the capture ends: {error}")
+            return
+        for thread in self.threads:
+            thread.call(lambda shard: turn_over(shard.capture, self._pcap_fd))
+        os.close(before)
+        missed = sum(int(cells.missed) for cells in captures)
+        self.events(
+            "capture", f"{path} was full and is {path}.1; {missed} packets were not captured", missed=missed
+        )
+
+    def _renew_above(self, job: AdmittedJob) -> None:
         assert self.upstream is not None
         if self.upstream.renew(job):
             return
@@ -264,7 +296,7 @@ class LiveSwitch:
                 self.upstream.bind_worker(job, worker, address)
         self.events("upstream", f"job {job.number} was admitted again at the upper switch", job=job.number)
 
-    def _try(self, wanted: Callable[[Job], Any], job: Job) -> None:
+    def _try(self, wanted: Callable[[AdmittedJob], Any], job: AdmittedJob) -> None:
         try:
             wanted(job)
         except Refusal as refusal:

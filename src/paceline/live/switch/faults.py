@@ -12,7 +12,7 @@ import numpy as np
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.bits import chance, next_random, seed_word, threshold_of
 from paceline.core.wire import HEADER_BYTES, MAX_ELEMENTS
-from paceline.live.net.libc import memcpy
+from paceline.live.net.syscalls import memcpy
 from paceline.live.net.udp import Inbox
 
 HELD = 64
@@ -20,12 +20,25 @@ HELD_BYTES = HEADER_BYTES + 4 * MAX_ELEMENTS
 HOLD_NS = 2_000_000
 
 SETTINGS = np.dtype(
-    [("drop", "i8"), ("duplicate", "i8"), ("reorder", "i8"), ("waiting", "i8"), ("count", "i8")]
+    [
+        ("drop", "i8"),  # chance that a packet is lost, each way
+        ("duplicate", "i8"),  # chance that it comes twice
+        ("reorder", "i8"),  # chance that an arriving one is held back
+        ("waiting", "i8"),  # packets that are held back now
+        ("count", "i8"),  # packets that were injected or taken out so far
+    ]
 )
-LATE = np.dtype([("due_ns", "i8"), ("length", "i8"), ("source", "u8"), ("taken", "i8")])
+LATE = np.dtype(
+    [
+        ("due_ns", "i8"),  # when it is to go on
+        ("length", "i8"),  # its bytes
+        ("source", "u8"),  # its sender's address
+        ("taken", "i8"),  # 1: this place is in use
+    ]
+)
 
 
-class Faults(NamedTuple):
+class InjectedFaults(NamedTuple):
     """Chances (as `chance` takes them), what is held back, and the random word."""
 
     settings: Any
@@ -34,9 +47,9 @@ class Faults(NamedTuple):
 
 
 class NewFaults(NamedTuple):
-    """Faults, and the room they need at the end of the inbox."""
+    """Injected faults, and the room they need at the end of the inbox."""
 
-    faults: Faults
+    faults: InjectedFaults
     room_bytes: int
 
 
@@ -47,18 +60,18 @@ def new_faults(drop: float, duplicate: float, reorder: float, seed: int) -> NewF
     settings[0].reorder = threshold_of(reorder)
     late = np.zeros(HELD, dtype=LATE).view(np.recarray)
     random = np.array([seed_word(seed, 77)], dtype=np.uint64)
-    return NewFaults(Faults(settings, late, random), HELD * HELD_BYTES if reorder > 0 else 0)
+    return NewFaults(InjectedFaults(settings, late, random), HELD * HELD_BYTES if reorder > 0 else 0)
 
 
 @compiled_inner
-def is_on(faults: Faults) -> bool:
+def is_on(faults: InjectedFaults) -> bool:
     """Is any fault wanted?"""
     settings = faults.settings[0]
     return bool(settings.drop + settings.duplicate + settings.reorder > 0)
 
 
 @compiled_apart
-def misplace(faults: Faults, inbox: Inbox, segments: int, inbox_address: int, now_ns: int) -> int:
+def misplace(faults: InjectedFaults, inbox: Inbox, segments: int, inbox_address: int, now_ns: int) -> int:
     """Change a batch as chance wants; gives how many packets it has now."""
     settings = faults.settings[0]
     first_late = inbox.data.shape[0] - HELD * HELD_BYTES
@@ -107,7 +120,7 @@ def misplace(faults: Faults, inbox: Inbox, segments: int, inbox_address: int, no
 
 
 @compiled_inner
-def copies(faults: Faults) -> int:
+def copies(faults: InjectedFaults) -> int:
     """How often an outgoing packet is sent."""
     settings = faults.settings[0]
     if chance(faults.random, 0, settings.drop):

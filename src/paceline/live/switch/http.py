@@ -1,10 +1,14 @@
 """The control plane: HTTP and JSON in front of a `LiveSwitch`, in a thread of the same process.
 
 Admission, listing and binding of racks need the cluster's token (compared in constant time); what concerns one job
-needs that job's key. A refusal is `{"error": sentence}` with its status; a body is small, or it is refused.
+needs that job's key. Both are looked at before a body is read. Of connections without a request the oldest is
+closed when there are too many, and each after a few seconds: they keep nobody from being admitted. A refusal is
+`{"error": sentence}` with its status; a body is small, or it is refused.
 """
 
+import asyncio
 import hmac
+import ipaddress
 import json
 import socket
 import threading
@@ -15,15 +19,19 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.live.net.sockets import pack_address
 from paceline.live.switch.daemon import LiveSwitch
-from paceline.live.switch.jobs import Job, Refusal, parse_key
+from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
 from paceline.live.switch.metrics import metrics_text
 
 BODY_BYTES_MAX = 65_536
 NAME_CHARACTERS_MAX = 200
 START_TIMEOUT_S = 20.0
+IDLE_MAX = 256
+"""Connections without a request."""
+REQUEST_S = 5.0
+"""A connection that has sent no whole request by then is closed, and a body that is not there refused."""
 
 
-class ControlPlane:
+class ControlServer:
     """An HTTP server for a switch; `port` is where it listens."""
 
     def __init__(self, switch: LiveSwitch) -> None:
@@ -48,7 +56,7 @@ class ControlPlane:
             lifespan="off",
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
-            limit_concurrency=512,
+            http=_bounded_protocol(),
             ws="none",
         )
         self._server = uvicorn.Server(config)
@@ -74,6 +82,42 @@ class ControlPlane:
         self._server.run(sockets=[self._socket])
 
 
+def _bounded_protocol() -> Any:
+    """Uvicorn's protocol, with limits for connections that ask for nothing."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    idle: dict[Any, None] = {}
+
+    class BoundedProtocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._deadline = self.loop.call_later(REQUEST_S, self._close_idle)
+            idle[self] = None
+            if len(idle) > IDLE_MAX:
+                next(iter(idle))._close_idle()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._deadline.cancel()
+                idle.pop(self, None)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            idle[self] = None
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._deadline.cancel()
+            idle.pop(self, None)
+
+        def _close_idle(self) -> None:
+            idle.pop(self, None)
+            self.transport.abort()
+
+    return BoundedProtocol
+
+
 def application(switch: LiveSwitch) -> Any:
     """The routes, as an ASGI application."""
     from starlette.applications import Starlette
@@ -83,13 +127,22 @@ def application(switch: LiveSwitch) -> Any:
     from starlette.routing import Route
 
     handlers = Handlers(switch)
+    both = (handlers.check_token, handlers.job)
 
-    def route(path: str, method: str, handler: Callable[["Call"], tuple[int, Any]]) -> Route:
+    def route(
+        path: str,
+        method: str,
+        handler: Callable[["Call"], tuple[int, Any]],
+        *guards: Callable[["Call"], object],
+    ) -> Route:
         async def endpoint(request: Request) -> Response:
+            client = request.client.host if request.client else ""
+            call = Call(dict(request.path_params), dict(request.headers), {}, client)
             try:
-                body = await _body(request)
-                client = request.client.host if request.client else ""
-                call = Call(dict(request.path_params), dict(request.headers), body, client)
+                for guard in guards:
+                    await run_in_threadpool(guard, call)
+                if guards:
+                    call.body = await _body(request)
                 status, answer = await run_in_threadpool(handler, call)
             except Refusal as refusal:
                 return JSONResponse({"error": str(refusal)}, refusal.status)
@@ -101,12 +154,12 @@ def application(switch: LiveSwitch) -> Any:
 
     return Starlette(
         routes=[
-            route("/v1/jobs", "POST", handlers.admit),
-            route("/v1/jobs", "GET", handlers.list_jobs),
-            route("/v1/jobs/{job:int}", "DELETE", handlers.leave),
-            route("/v1/jobs/{job:int}/workers/{worker:int}", "PUT", handlers.bind_worker),
-            route("/v1/jobs/{job:int}/racks/{rack:int}", "PUT", handlers.bind_rack),
-            route("/v1/jobs/{job:int}/lease", "POST", handlers.renew),
+            route("/v1/jobs", "POST", handlers.admit, handlers.check_token),
+            route("/v1/jobs", "GET", handlers.list_jobs, handlers.check_token),
+            route("/v1/jobs/{job:int}", "DELETE", handlers.leave, handlers.job),
+            route("/v1/jobs/{job:int}/workers/{worker:int}", "PUT", handlers.bind_worker, handlers.job),
+            route("/v1/jobs/{job:int}/racks/{rack:int}", "PUT", handlers.bind_rack, *both),
+            route("/v1/jobs/{job:int}/lease", "POST", handlers.renew, handlers.job),
             route("/metrics", "GET", handlers.metrics),
             route("/healthz", "GET", handlers.health),
         ]
@@ -115,10 +168,14 @@ def application(switch: LiveSwitch) -> Any:
 
 async def _body(request: Any) -> dict[str, Any]:
     data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > BODY_BYTES_MAX:
-            raise Refusal(400, f"the request is longer than {BODY_BYTES_MAX} bytes")
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            async for part in request.stream():
+                data += part
+                if len(data) > BODY_BYTES_MAX:
+                    raise Refusal(400, f"the request is longer than {BODY_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise Refusal(408, f"the request did not come within {REQUEST_S:g} s") from None
     if not data:
         return {}
     try:
@@ -157,6 +214,9 @@ class Call:
             raise Refusal(400, f"{value!r} is not ip:port (IPv4)") from None
         if not 0 < number < 65_536:
             raise Refusal(400, f"{number} is not a port")
+        meant = ipaddress.IPv4Address(packed >> 16)
+        if meant.is_multicast or meant.is_reserved or meant.is_unspecified:
+            raise Refusal(400, f"{value!r} is not the address of one host")
         return packed
 
 
@@ -167,10 +227,11 @@ class Handlers:
         self._switch = switch
 
     def admit(self, call: Call) -> tuple[int, Any]:
-        self._check_token(call)
         name = call.body.get("name")
         if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
             raise Refusal(400, f"'name' must be 1 to {NAME_CHARACTERS_MAX} characters")
+        if not name.isprintable():
+            raise Refusal(400, "'name' has a character that cannot be shown, or is not Unicode")
         key = None
         if "key" in call.body:
             key = parse_key(str(call.body["key"]))
@@ -192,7 +253,6 @@ class Handlers:
         return 201, self._switch.describe(job)
 
     def list_jobs(self, call: Call) -> tuple[int, Any]:
-        self._check_token(call)
         shards = [thread.shard for thread in self._switch.threads]
         return 200, {
             "policy": self._switch.options.policy,
@@ -213,26 +273,25 @@ class Handlers:
         }
 
     def leave(self, call: Call) -> tuple[int, Any]:
-        return 200, {"freed": self._switch.leave(self._job(call))}
+        return 200, {"freed": self._switch.leave(self.job(call))}
 
     def bind_worker(self, call: Call) -> tuple[int, Any]:
-        job = self._job(call)
+        job = self.job(call)
         address = call.address(call.body.get("address", ""))
         self._switch.bind_worker(job, int(call.path["worker"]), address, call.number("rack", 0))
         return 200, {}
 
     def bind_rack(self, call: Call) -> tuple[int, Any]:
-        self._check_token(call)
         addresses = call.body.get("addresses")
         if not isinstance(addresses, list):
             raise Refusal(400, "'addresses' must be a list of ip:port, one a shard")
         self._switch.registry.bind_rack(
-            self._job(call), int(call.path["rack"]), [call.address(one) for one in addresses]
+            self.job(call), int(call.path["rack"]), [call.address(one) for one in addresses]
         )
         return 200, {}
 
     def renew(self, call: Call) -> tuple[int, Any]:
-        self._switch.registry.renew(self._job(call))
+        self._switch.registry.renew(self.job(call))
         return 200, {"lease_s": self._switch.options.lease_s}
 
     def metrics(self, call: Call) -> tuple[int, Any]:
@@ -245,10 +304,10 @@ class Handlers:
             return 503, {"status": "draining"}
         return 200, {"status": "ok"}
 
-    def _job(self, call: Call) -> Job:
+    def job(self, call: Call) -> AdmittedJob:
         return self._switch.registry.find(int(call.path["job"]), call.headers.get("x-paceline-key"))
 
-    def _check_token(self, call: Call) -> None:
+    def check_token(self, call: Call) -> None:
         token = self._switch.options.token
         if not token:
             return

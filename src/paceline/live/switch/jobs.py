@@ -2,25 +2,53 @@
 
 One lock guards the table; the shards' own records are changed by the shards' threads, asked one after another. A job
 that nobody renews, and of which no genuine packet comes, is evicted when its lease is over.
+
+A switch under another asks it (`Upstream`) for every job it admits, so that numbers and keys agree in the whole tree;
+tells it its own addresses for jobs of several racks, and where their workers are; and renews their leases. What happens
+is told to the operator (`Events`).
 """
 
 import hmac
+import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from paceline.core.auth import KEY_BYTES, key_words
-from paceline.live.net.sockets import unpack_address
+from paceline.live.net.sockets import pack_address, resolve, unpack_address
 from paceline.live.switch import shard_state
-from paceline.live.switch.events import Events
+from paceline.live.switch.shard import ShardThread
 from paceline.live.switch.shard_state import RACKS_MAX, WORKERS_MAX, Shard
-from paceline.live.switch.shard_thread import ShardThread
+from paceline.live.switch_client import ControlError, ControlPlane
+
+
+class Events:
+    """A log of events, and of nothing else; safe to use from any thread."""
+
+    def __init__(
+        self, as_json: bool = False, stream: TextIO | None = None, name: str = "paceline switch"
+    ) -> None:
+        self._as_json, self._stream, self._name = as_json, stream, name
+        self._lock = threading.Lock()
+
+    def __call__(self, event: str, text: str, **details: Any) -> None:
+        """Tell `text` to people, `event` and `details` to programs."""
+        if self._as_json:
+            line = json.dumps({"time": round(time.time(), 3), "event": event, "text": text, **details})
+        else:
+            line = f"{self._name}: {text}"
+        with self._lock:
+            print(line, file=self._stream or sys.stderr, flush=True)
+
 
 POOL_SHARE = 4
 """SwitchML: a job that asks for nothing gets the fourth part of the memory."""
+TIMEOUT_S = 5.0
+"""For an answer of the upper switch."""
 
 
 class Refusal(Exception):  # noqa: N818 - an answer to a client, not a failure
@@ -32,7 +60,7 @@ class Refusal(Exception):  # noqa: N818 - an answer to a client, not a failure
 
 
 @dataclass
-class Job:
+class AdmittedJob:
     """A job as the control plane knows it."""
 
     number: int
@@ -72,7 +100,7 @@ class Registry:
 
     def __init__(self, threads: Sequence[ShardThread], slots: int, limits: Limits, events: Events) -> None:
         self._threads, self._slots, self._limits, self._events = list(threads), slots, limits, events
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, AdmittedJob] = {}
         self._next = 0
         self.lock = threading.RLock()
         self.draining = False
@@ -80,12 +108,12 @@ class Registry:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[AdmittedJob]:
         """A copy of the table, by number."""
         with self.lock:
             return [self._jobs[number] for number in sorted(self._jobs)]
 
-    def find(self, number: int, key: str | None) -> Job:
+    def find(self, number: int, key: str | None) -> AdmittedJob:
         """The job with this number, for who shows its key; the same answer for a wrong key as for no job."""
         with self.lock:
             job = self._jobs.get(number)
@@ -111,7 +139,7 @@ class Registry:
         epoch: int = 0,
         slots: int = 0,
         pool: int = 0,
-    ) -> Job:
+    ) -> AdmittedJob:
         """A new job, or (with number and key) the one that it was before a restart; asking twice changes nothing.
 
         `slots` and `pool` are what the upper switch has for it: no more is of use here.
@@ -135,7 +163,7 @@ class Registry:
             _check("job", number, 0, self._limits.jobs_max - 1)
             base, size = self._pool(pool or slots_max)
             most = min(cap for cap in (slots_max, self._limits.slots_max, self._slots) if cap > 0)
-            job = Job(
+            job = AdmittedJob(
                 number,
                 name,
                 key or secrets.token_bytes(KEY_BYTES),
@@ -167,7 +195,7 @@ class Registry:
         )
         return job
 
-    def bind_worker(self, job: Job, worker: int, address: int, rack: int = 0) -> None:
+    def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """From now on the worker's packets come from this address, and those for it go there."""
         _check("worker", worker, 0, job.workers - 1)
         _check("rack", rack, 0, job.racks - 1)
@@ -194,7 +222,7 @@ class Registry:
             address=f"{host}:{port}",
         )
 
-    def bind_rack(self, job: Job, rack: int, addresses: Sequence[int]) -> None:
+    def bind_rack(self, job: AdmittedJob, rack: int, addresses: Sequence[int]) -> None:
         """The rack switch `rack` of the job has these addresses, one a shard."""
         _check("rack", rack, 0, job.racks - 1)
         _check("number of addresses", len(addresses), 1, shard_state.SHARDS_MAX)
@@ -209,11 +237,11 @@ class Registry:
             job.renewed_ns = time.monotonic_ns()
         self._events("bound", f"job {job.number}: rack {rack} is bound", job=job.number, rack=rack)
 
-    def renew(self, job: Job) -> None:
+    def renew(self, job: AdmittedJob) -> None:
         """The job lives."""
         job.renewed_ns = time.monotonic_ns()
 
-    def leave(self, job: Job, why: str = "left") -> int:
+    def leave(self, job: AdmittedJob, why: str = "left") -> int:
         """The job's aggregators, key and addresses are gone; gives how many aggregators it held."""
         with self.lock:
             if self._jobs.get(job.number) is not job:
@@ -229,7 +257,7 @@ class Registry:
         )
         return freed
 
-    def evict_silent(self) -> list[Job]:
+    def evict_silent(self) -> list[AdmittedJob]:
         """Evict the jobs whose lease is over; gives them."""
         silent = []
         for job in self.jobs():
@@ -246,7 +274,7 @@ class Registry:
         futures = [thread.ask(wanted) for thread in self._threads]
         return [future.result(10.0) for future in futures]
 
-    def _still(self, job: Job) -> None:
+    def _still(self, job: AdmittedJob) -> None:
         if self._jobs.get(job.number) is not job:
             raise Refusal(404, f"job {job.number} has left")
 
@@ -276,7 +304,7 @@ class Registry:
         return base, size
 
 
-def _admit(shard: Shard, job: Job) -> None:
+def _admit(shard: Shard, job: AdmittedJob) -> None:
     shard_state.admit(
         shard, job.number, key_words(job.key), job.workers, job.racks, epoch=job.epoch, now_ns=job.renewed_ns
     )
@@ -295,3 +323,55 @@ def parse_key(text: str) -> bytes | None:
     except ValueError:
         return None
     return key if len(key) == KEY_BYTES else None
+
+
+class Upstream:
+    """The upper switch at `host:port`."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self.host = resolve(host)
+        self.shards: list[int] = []
+        self._control = ControlPlane(self.host, port, token, TIMEOUT_S)
+
+    def admit(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Admit a job there; remembers where its shards are."""
+        answer = self._ask("POST", "/v1/jobs", request)
+        self.shards = [pack_address(self.host, int(port)) for port in answer["shards"]]
+        return answer
+
+    def bind_rack(self, job: AdmittedJob, addresses: Sequence[int]) -> None:
+        """Tell where this switch's own shards are."""
+        shown = ["{}:{}".format(*unpack_address(address)) for address in addresses]
+        self._ask("PUT", f"/v1/jobs/{job.number}/racks/{job.rack}", {"addresses": shown}, job)
+
+    def bind_worker(self, job: AdmittedJob, worker: int, address: int) -> None:
+        """Tell that a worker lives in this rack."""
+        shown = "{}:{}".format(*unpack_address(address))
+        self._ask("PUT", f"/v1/jobs/{job.number}/workers/{worker}", {"address": shown, "rack": job.rack}, job)
+
+    def renew(self, job: AdmittedJob) -> bool:
+        """Renew a lease; False if the upper switch does not know the job."""
+        try:
+            self._ask("POST", f"/v1/jobs/{job.number}/lease", {}, job)
+        except Refusal as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+        return True
+
+    def leave(self, job: AdmittedJob) -> None:
+        """The job leaves there too; a neighbour rack may have said so before."""
+        try:
+            self._ask("DELETE", f"/v1/jobs/{job.number}", None, job)
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None, job: AdmittedJob | None = None
+    ) -> dict[str, Any]:
+        try:
+            return self._control.call(method, path, body, None if job is None else job.key)
+        except ControlError as error:
+            what = "refused" if error.status else "does not answer"
+            raise Refusal(error.status or 503, f"the upper switch {what}: {error.reason}") from None

@@ -1,4 +1,4 @@
-"""The switch's numbers for Prometheus; `describe.py` makes the table of them in docs/switch.md.
+"""The switch's numbers for Prometheus; `paceline.describe` makes the table of them in docs/switch.md.
 
 Everything is read when it is asked for, from words that the shards count in; nothing is kept here. A job's numbers
 end with the job.

@@ -2,6 +2,8 @@
 
 The kernel's GSO and GRO would show trains of packets in a capture on the interface; here each packet is its own
 record, with the IP and UDP headers it has. Records of several shards go to one file: each write holds whole records.
+Packets that were dropped are counted and not captured, so that a flood of them fills no disk. A file that is full
+becomes PATH.1, in place of the one before; what comes until then is not captured, and counted.
 """
 
 import os
@@ -12,7 +14,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.errors import UserError
-from paceline.live.net.libc import address_of, memcpy, write
+from paceline.live.net.syscalls import address_of, memcpy, write
 
 _MAGIC_NANOSECONDS = 0xA1B23C4D
 _LINK_TYPE_RAW = 101
@@ -24,7 +26,17 @@ _BUFFER_BYTES = 1 << 20
 _SECOND_NS = 1_000_000_000
 
 CELLS = np.dtype(
-    [("buffer", "i8"), ("own", "u8"), ("used", "i8"), ("offset_ns", "i8"), ("records", "i8"), ("fd", "i8")]
+    [
+        ("buffer", "i8"),  # address of the data
+        ("own", "u8"),  # the shard's own address
+        ("used", "i8"),  # bytes that wait to be written
+        ("offset_ns", "i8"),  # wall clock less monotonic clock
+        ("records", "i8"),  # packets captured so far
+        ("written", "i8"),  # bytes in the file at hand
+        ("limit", "i8"),  # and how many there may be
+        ("missed", "i8"),  # packets that found the file full
+        ("fd", "i8"),  # the file; -1: nothing is captured
+    ]
 )
 
 
@@ -46,11 +58,17 @@ def open_pcap(path: Path) -> int:
     return fd
 
 
-def new_capture(fd: int, address: int) -> Capture:
+def turn_over(capture: Capture, fd: int) -> None:
+    """Go on in another file; between two batches nothing waits to be written."""
+    capture.cells[0].fd, capture.cells[0].written = fd, 0
+
+
+def new_capture(fd: int, address: int, limit_bytes: int = 1 << 62) -> Capture:
     """The capture of the shard at this address; -1 captures nothing."""
     data = np.zeros(_BUFFER_BYTES if fd >= 0 else 1, dtype=np.uint8)
     cells = np.zeros(1, dtype=CELLS).view(np.recarray)
     cells[0].buffer, cells[0].own, cells[0].fd = address_of(data), address, fd
+    cells[0].limit = limit_bytes
     return Capture(cells, data)
 
 
@@ -73,6 +91,9 @@ def record(
     """Note one packet; `now_ns` is the monotonic clock, the file has the time of day."""
     cells = capture.cells[0]
     data = capture.data
+    if cells.written >= cells.limit:
+        cells.missed += 1
+        return
     if cells.used + _AROUND + length > data.shape[0]:
         write_out(capture)
     at = cells.used
@@ -111,4 +132,5 @@ def write_out(capture: Capture) -> None:
     cells = capture.cells[0]
     if cells.used > 0:
         write(np.int32(cells.fd), cells.buffer, cells.used)
+        cells.written += cells.used
         cells.used = 0

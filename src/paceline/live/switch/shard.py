@@ -5,19 +5,35 @@
 A packet is served if it decodes, its job is admitted, its tag is genuine, it comes from the address that is bound to
 its sender, and it names no worker, custodian or rack that its job has not. Anything else is dropped, counted by
 reason, and never answered. What the verdict of the core means for sockets is in `_send`.
+
+The shard's records belong to its thread alone. Another thread that wants to change them calls `ShardThread.call` with a
+function; the loop leaves the compiled code after the batch at hand, the function runs there, and the loop goes on.
 """
 
-from typing import Any
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner, compiled_loop
 from paceline.core.auth import is_genuine, seal
 from paceline.core.switch.program import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
-from paceline.core.wire import FLUSH, GRADIENT, HEADER_BYTES, OK, decode_at, encode_at
-from paceline.live.net.libc import memcpy
+from paceline.core.wire import (
+    FLAGS_OF_HOSTS,
+    FLUSH,
+    FROM_SWITCH,
+    GRADIENT,
+    HEADER_BYTES,
+    OK,
+    decode_at,
+    encode_at,
+)
+from paceline.live.net.syscalls import FOREVER_NS, close_waiter, memcpy, now_ns, wait, wake
 from paceline.live.net.udp import discard, flush, post, receive, room_for
-from paceline.live.net.wait import FOREVER_NS, now_ns, wait
 from paceline.live.switch import pcap
 from paceline.live.switch.faults import HOLD_NS, copies, is_on, misplace
 from paceline.live.switch.shard_state import (
@@ -40,6 +56,8 @@ from paceline.live.switch.shard_state import (
 NOBODY = np.uint64(0)
 _SEND_TRIES = 10
 _SEND_WAIT_NS = 1_000_000
+CALL_TIMEOUT_S = 10.0
+T = TypeVar("T")
 
 
 @compiled_loop
@@ -81,10 +99,6 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     cells = shard.cells[0]
     segment = shard.inbox.segments[i]
     start, length = segment.start, segment.length
-    if shard.capture.cells[0].fd >= 0:
-        pcap.record(
-            shard.capture, cells.inbox + start, length, segment.source, shard.capture.cells[0].own, time_ns
-        )
     packet = shard.packets[0]
     reason = decode_at(shard.inbox.data, start, length, packet)
     job = shard.jobs.shape[0] - 1
@@ -97,6 +111,11 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     if reason != OK:
         shard.drops[job, reason] += 1
         return
+    if shard.capture.cells[0].fd >= 0:
+        pcap.record(
+            shard.capture, cells.inbox + start, length, segment.source, shard.capture.cells[0].own, time_ns
+        )
+    packet.flag &= FLAGS_OF_HOSTS
     entry = shard.jobs[job]
     entry.heard_ns = time_ns
     entry.packets_in += 1
@@ -145,7 +164,10 @@ def _shard_of(packet: Any, shards: int) -> int:
 
 @compiled_inner
 def _is_from_its_sender(shard: Shard, packet: Any, source: Any) -> bool:
-    """A worker, a custodian, or (in a job of several racks) a neighbouring switch, at its bound address."""
+    """A worker, a custodian, or (in a job of several racks) a neighbouring switch, at its bound address.
+
+    What a switch has sent is never a worker's: it would go round between two addresses for ever.
+    """
     if shard.switch.config[0].level > 1:
         found = False
         for rack in range(shard.jobs[packet.job].racks):
@@ -153,9 +175,10 @@ def _is_from_its_sender(shard: Shard, packet: Any, source: Any) -> bool:
         return bool(found)
     # What a custodian sends bears its number in `custodian`, and the worker it is about in `worker`.
     members = shard.members
-    if members[packet.job, packet.worker].address == source:
-        return True
-    if members[packet.job, packet.custodian].address == source:
+    if packet.flag & FROM_SWITCH == 0 and (
+        members[packet.job, packet.worker].address == source
+        or members[packet.job, packet.custodian].address == source
+    ):
         return True
     return bool(shard.jobs[packet.job].racks > 1 and _upper_address(shard, packet) == source)
 
@@ -197,6 +220,7 @@ def _send(shard: Shard, packet: Any, verdict: int, time_ns: int) -> None:
         _send_all(shard)
         start = room_for(shard.outbox, size)
     entry = shard.jobs[packet.job]
+    packet.flag |= FROM_SWITCH
     encode_at(packet, shard.outbox.data, start)
     memcpy(cells.outbox + start + HEADER_BYTES, cells.values, size - HEADER_BYTES)
     seal(entry.key0, entry.key1, shard.outbox.data, start, size, cells.full_tag != 0)
@@ -250,3 +274,70 @@ def _send_all(shard: Shard) -> None:
             return
         wait(shard.waiter, _SEND_WAIT_NS, True)
     shard.drops[shard.jobs.shape[0] - 1, DROP_NO_ROOM] += discard(shard.outbox)
+
+
+class ShardThread:
+    """One shard at work; `failed` is told if its loop ends by an error."""
+
+    def __init__(self, number: int, shard: Shard, failed: Callable[[int, BaseException], None]) -> None:
+        self.number, self.shard = number, shard
+        self._failed = failed
+        self._wanted: queue.SimpleQueue[tuple[Callable[[Shard], Any], Future[Any]]] = queue.SimpleQueue()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"paceline-shard-{number}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask(self, wanted: Callable[[Shard], T]) -> "Future[T]":
+        """Have the shard's thread run `wanted(shard)`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._stopping:
+                raise RuntimeError("this shard has ended")
+            self._wanted.put((wanted, future))
+            self._interrupt()
+        return future
+
+    def call(self, wanted: Callable[[Shard], T]) -> T:
+        """The same, and wait for its answer."""
+        return self.ask(wanted).result(CALL_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """End the loop after the batch at hand, and wait for its end."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._interrupt()
+        if self._thread.ident is not None:
+            self._thread.join(CALL_TIMEOUT_S)
+        if not self._thread.is_alive():
+            close_waiter(self.shard.waiter)
+
+    def _interrupt(self) -> None:
+        # The mark first: a loop that is not asleep looks at it after each batch.
+        self.shard.cells[0].called = 1
+        wake(self.shard.waiter)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                # Cleared before the queue is emptied: whoever comes later marks it again.
+                self.shard.cells[0].called = 0
+                self._answer()
+                run_shard(self.shard)
+            self._answer()
+        except BaseException as error:
+            self._failed(self.number, error)
+            raise
+
+    def _answer(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                wanted, future = self._wanted.get_nowait()
+                try:
+                    future.set_result(wanted(self.shard))
+                except Exception as error:
+                    future.set_exception(error)

@@ -1,7 +1,7 @@
 """What a shard of the live switch keeps: who is admitted, from where, and what was counted.
 
 A shard is one thread with one socket and its own aggregators. Only that thread touches this state while it runs; the
-control plane asks it to (`daemon.ShardThread.call`), and reads counters, which are single words.
+control plane asks it to (`ShardThread.call`), and reads counters, which are single words.
 """
 
 from typing import Any, NamedTuple
@@ -11,10 +11,9 @@ import numpy as np
 from paceline.core import wire
 from paceline.core.switch import program as switch
 from paceline.core.switch.program import Switch, new_switches
-from paceline.live.net.libc import address_of
+from paceline.live.net.syscalls import Waiter, address_of, new_waiter
 from paceline.live.net.udp import Inbox, Outbox, new_inbox, new_outbox
-from paceline.live.net.wait import Waiter, new_waiter
-from paceline.live.switch.faults import Faults, new_faults
+from paceline.live.switch.faults import InjectedFaults, new_faults
 from paceline.live.switch.pcap import Capture, new_capture
 
 WORKERS_MAX = wire.CONTRIBUTORS_MAX
@@ -55,68 +54,72 @@ assert len(DROP_REASONS) == DROP_NO_ROOM + 1
 
 CELLS = np.dtype(
     [
-        ("called", "i8"),
-        ("values", "i8"),
-        ("inbox", "i8"),
-        ("outbox", "i8"),
-        ("batches", "i8"),
-        ("injected", "i8"),
-        ("looked_ns", "i8"),
-        ("fd", "i4"),
-        ("upper_shards", "i4"),
-        ("full_tag", "i4"),
+        ("called", "i8"),  # 1: another thread wants something done
+        ("values", "i8"),  # address of `values`
+        ("inbox", "i8"),  # address of the inbox's data
+        ("outbox", "i8"),  # address of the outbox's data
+        ("batches", "i8"),  # batches of packets so far
+        ("looked_ns", "i8"),  # up to when `held_ns` of the jobs is counted
+        ("fd", "i4"),  # the socket
+        ("upper_shards", "i4"),  # shards of the upper switch; 0: there is none
+        ("full_tag", "i4"),  # 1: tags cover the payload as well as the header
     ],
     align=True,
 )
 JOB = np.dtype(
     [
-        ("key0", "u8"),
-        ("key1", "u8"),
-        ("heard_ns", "i8"),
-        ("highest", "i8"),
-        ("packets_in", "i8"),
-        ("bytes_in", "i8"),
-        ("packets_out", "i8"),
-        ("bytes_out", "i8"),
-        ("held_ns", "i8"),
-        ("active", "i4"),
-        ("workers", "i4"),
-        ("racks", "i4"),
+        ("key0", "u8"),  # its key, first half
+        ("key1", "u8"),  # and second half
+        ("heard_ns", "i8"),  # when its last genuine packet came
+        ("highest", "i8"),  # the highest chunk of its gradients
+        ("packets_in", "i8"),  # packets of it that were served
+        ("bytes_in", "i8"),  # their bytes
+        ("packets_out", "i8"),  # packets sent for it
+        ("bytes_out", "i8"),  # their bytes
+        ("held_ns", "i8"),  # aggregators times the nanoseconds that it held them
+        ("active", "i4"),  # 1: it is admitted
+        ("workers", "i4"),  # how many workers it has
+        ("racks", "i4"),  # and how many racks
     ],
     align=True,
 )
 MEMBER = np.dtype(
     [
-        ("address", "u8"),
-        ("lag_ns", "i8"),
-        ("arrivals", "i8"),
-        ("packets", "i8"),
-        ("rack", "i4"),
-        ("pad", "i4"),
+        ("address", "u8"),  # the worker's address; 0: not bound yet
+        ("lag_ns", "i8"),  # sum of how much later than the first contribution its own came
+        ("arrivals", "i8"),  # contributions that this sum is over
+        ("packets", "i8"),  # gradients of it
+        ("rack", "i4"),  # the rack it is in
+        ("pad", "i4"),  # makes up eight bytes
     ],
     align=True,
 )
-ARRIVAL = np.dtype([("chunk", "i8"), ("first_ns", "i8")])
+ARRIVAL = np.dtype(
+    [
+        ("chunk", "i8"),  # the chunk; -1: none yet
+        ("first_ns", "i8"),  # when its first contribution came
+    ]
+)
 
 
 class Shard(NamedTuple):
     """Everything that one shard's loop works on."""
 
-    cells: Any
-    switch: Switch
+    cells: Any  # [0]: `CELLS`
+    switch: Switch  # one
     waiter: Waiter
     inbox: Inbox
     outbox: Outbox
-    packets: Any
-    values: Any
-    jobs: Any
-    members: Any
-    racks: Any
-    rack_shards: Any
-    upper: Any
-    arrivals: Any
-    drops: Any
-    faults: Faults
+    packets: Any  # [0]: the header at hand
+    values: Any  # [0, lane]: the payload at hand
+    jobs: Any  # [job]: a `JOB`; the last row is for unknown jobs
+    members: Any  # [job, worker]: a `MEMBER`
+    racks: Any  # [job, rack, shard]: addresses of the racks' switches
+    rack_shards: Any  # [job, rack]: shards of that switch
+    upper: Any  # [shard]: addresses of the upper switch
+    arrivals: Any  # [job, chunk % ARRIVALS]: an `ARRIVAL`
+    drops: Any  # [job, reason]: packets dropped, by `DROP_REASONS`
+    faults: InjectedFaults
     capture: Capture
 
 
@@ -133,6 +136,7 @@ def new_shard(
     full_tag: bool,
     faults: tuple[float, float, float],
     pcap_fd: int,
+    pcap_bytes: int,
     address: int,
 ) -> Shard:
     """A shard on an open socket; no job is admitted yet."""
@@ -161,7 +165,7 @@ def new_shard(
         arrivals,
         np.zeros((jobs + 1, len(DROP_REASONS)), dtype=np.int64),
         held.faults,
-        new_capture(pcap_fd, address),
+        new_capture(pcap_fd, address, pcap_bytes),
     )
 
 

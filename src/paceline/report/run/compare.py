@@ -74,6 +74,11 @@ def write_page(path: Path, first: RunData, second: RunData) -> None:
     page.heading("Completion time by job")
     page.figure(_completion(first, second, names), "From arrival to end; shorter is better.")
     page.table(*_job_table(first, second, names))
+    page.heading("Where the time went")
+    page.text(
+        "In seconds. Queue: until it was started. Start-up: until it said that it trains; it loads its program."
+    )
+    page.table(*_parts_table(first, second, names))
     until_s = max(first.end_s, second.end_s)
     for name, run in zip(names, (first, second), strict=True):
         page.heading(f"Who ran where: {name}")
@@ -144,6 +149,20 @@ def _job_table(
         if with_loss:
             row += [_loss(first.figure_of(a, "loss")), _loss(second.figure_of(b, "loss"))]
         rows.append(row)
+    return columns, rows
+
+
+def _parts_table(
+    first: RunData, second: RunData, names: tuple[str, str]
+) -> tuple[list[str], list[list[object]]]:
+    others = {job["name"]: job for job in second.jobs}
+    columns = ["job"]
+    columns += [f"{name}: {part}" for name in names for part in ("queue", "start-up", "train")]
+    rows: list[list[object]] = [
+        [job["name"], *first.parts_s(job), *second.parts_s(others[job["name"]])]
+        for job in first.jobs
+        if job["name"] in others
+    ]
     return columns, rows
 
 

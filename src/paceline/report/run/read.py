@@ -134,6 +134,19 @@ class RunData:
             return None
         return max(0.0, self.at(job["ended"]) - float(job["arrival_s"]))
 
+    def parts_s(self, job: Row) -> tuple[float, float, float]:
+        """A job's time in the queue, in starting, and in training: `trains_since` of its progress parts the last two.
+
+        A job that does not tell it, or has not ended, has started at once, as far as is known.
+        """
+        if job["started"] is None:
+            return max(0.0, self.end_s - float(job["arrival_s"])), 0.0, 0.0
+        start_s, told = self.at(job["started"]), self.figure_of(job, "trains_since")
+        end_s = self.end_s if job["ended"] is None else self.at(job["ended"])
+        trains_s = self.at(float(told)) if isinstance(told, int | float) else start_s
+        trains_s = min(max(trains_s, start_s), end_s)
+        return max(0.0, start_s - float(job["arrival_s"])), trains_s - start_s, max(0.0, end_s - trains_s)
+
     @cached_property
     def avg_jct_s(self) -> float | None:
         """Mean completion time of the jobs that are done."""

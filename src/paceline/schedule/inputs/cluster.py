@@ -26,6 +26,8 @@ class ServerGroup(Section):
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
     name: str = ""
     rack: str = "rack0"
+    slow: Annotated[float, Field(gt=0)] = 1.0
+    """So many times as long its devices take; for emulated clusters, and no planner knows it."""
 
 
 class ClusterNetwork(Section):
@@ -33,10 +35,12 @@ class ClusterNetwork(Section):
 
     intra_server: Rate = 2.4e12
     inter_server: Rate = 25e9
-    rack_uplink: Rate | None = None
-    """By default as much as the rack's servers can send."""
+    inter_rack: Rate | None = None
+    """Of a rack's uplink; by default as much as the rack's servers can send."""
     delay: Seconds = 1e-6
     """Of each link, one way."""
+    emulated: bool = False
+    """Whether `paceline run` makes this network out of namespaces on one machine."""
 
 
 class SwitchMemory(Section):
@@ -89,13 +93,13 @@ class ClusterFile(Section):
             stem = group.name or f"s{index}"
             for i in range(group.count):
                 name = stem if group.count == 1 and group.name else f"{stem}-{i}"
-                servers.append(Server(name, group.gpus, group.rack))
+                servers.append(Server(name, group.gpus, group.rack, group.slow))
         return Cluster(
             tuple(servers),
             intra_bps=self.network.intra_server,
             inter_bps=self.network.inter_server,
             switch=self.switch,
-            uplink_bps=self.network.rack_uplink,
+            uplink_bps=self.network.inter_rack,
             delay_s=self.network.delay,
         )
 
@@ -107,6 +111,8 @@ class Server:
     name: str
     gpus: int
     rack: str = "rack0"
+    slow: float = 1.0
+    """How many times as long its devices take, in an emulated cluster."""
 
 
 @dataclass(frozen=True)

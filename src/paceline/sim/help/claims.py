@@ -10,10 +10,9 @@ dead worker that no helper has room for is adopted: one helper computes all of i
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from paceline.core.help.detect import choose_owners
 from paceline.core.help.ledger import Claim
-from paceline.core.help.recovery import find_adoptable, find_orphan
-from paceline.core.help.roles import choose_owners
-from paceline.core.help.takeover import Grant, TakeoverPolicy
+from paceline.core.help.takeover import Grant, TakeoverPolicy, find_adoptable, find_orphan
 from paceline.sim.help.micro_batching import MicroBatching
 from paceline.sim.help.watch import HelpedJob, ProgressWatch
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.bits import ALL_SHARES, place_of
+from paceline.core.help.detect import Leaders, choose_leaders
 from paceline.core.help.ledger import is_whole
-from paceline.core.help.roles import Leaders, choose_leaders
-from paceline.core.help.shares import ALL_SHARES, place_of
 from paceline.core.sender import program as sending
 from paceline.sim.build.arrays import Setup
 from paceline.sim.help.claims import WAITING, Claims

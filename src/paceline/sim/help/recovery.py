@@ -10,8 +10,7 @@ A helper has shares of one owner. An owner that no helper has room for is adopte
 left of it, and carries its bit.
 """
 
-from paceline.core.help.recovery import choose_carriers
-from paceline.core.help.takeover import Grant
+from paceline.core.help.takeover import Grant, choose_carriers
 from paceline.sim.engine import world as w
 from paceline.sim.help.claims import RECALLED, WAITING, Claims, WorkPlan
 from paceline.sim.help.micro_batching import MicroBatching

@@ -75,7 +75,7 @@ def pump(world: World, w: int, now_ns: int) -> None:
         packet = pool.packets[p]
         place = packet.chunk - worker.first_chunk
         priority = world.priorities[worker.job, step, world.layer_of[job.table + place]]
-        packet.priority = sending.urgency(packet, priority)
+        packet.priority = sending.effective_priority(packet, priority)
         leaders = world.senders.state[w].leaders
         if job.on_workers != 0 and (job.custodians == 0 or leaders != NO_BITS):
             packet.custodian = custody.custodian_for(packet.chunk, job.workers, leaders, packet.epoch)

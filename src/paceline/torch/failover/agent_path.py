@@ -9,7 +9,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.live.agent.agent import Agent, open_socket
 from paceline.live.agent.config import AgentConfig
-from paceline.live.agent.warm import warm_up
+from paceline.live.agent.setup import warm_up
 from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
 from paceline.torch.rendezvous import StorePrefix
 from paceline.torch.settings import Settings
@@ -63,7 +63,13 @@ def route_to_switch(settings: Settings, master: str) -> tuple[str, int]:
         raise UserError(f"no way to {far}: {error}", place="PACELINE_SWITCH or MASTER_ADDR") from error
 
 
-def make_offer(settings: Settings, name: str, workers: int, elements: int) -> PathOffer:
+def numbered_racks(names: list[str]) -> list[int]:
+    """Each worker's rack as a number, in the order of the workers; all in one where some have not told theirs."""
+    known = list(dict.fromkeys(names)) if all(names) else [""]
+    return [known.index(name) if all(names) else 0 for name in names]
+
+
+def make_offer(settings: Settings, name: str, workers: int, elements: int, racks: int = 1) -> PathOffer:
     """Ask the switch for a place; without one, custodians do everything. A refusal is a mistake to be told."""
     job, key = secrets.randbelow(1 << 16), secrets.token_hex(16)
     if not settings.switch:
@@ -72,7 +78,11 @@ def make_offer(settings: Settings, name: str, workers: int, elements: int) -> Pa
     warm_up()  # a first start compiles for longer than a lease lasts
     try:
         admission = control.admit(
-            name, workers, priority_max=settings.priority_max, slots_max=settings.slots_max
+            name,
+            workers,
+            priority_max=settings.priority_max,
+            slots_max=settings.slots_max,
+            racks=racks if racks > 1 else None,
         )
     except ControlError as error:
         if error.status:
@@ -98,8 +108,11 @@ class AgentPath:
         host: str,
         timeout_s: float,
         name: str,
+        racks: Sequence[int] = (),
         make_agent: Callable[[AgentConfig, socket.socket], Agent] = Agent,
     ) -> None:
+        """`racks`: of each worker; racks have switches of their own if there is more than one."""
+        self._racks = list(racks) or [0] * workers
         self._keys, self._worker, self._workers = keys, worker, workers
         self._settings, self._host = settings, host
         self._timeout_s, self._name, self._make_agent = timeout_s, name, make_agent
@@ -109,6 +122,10 @@ class AgentPath:
         self._agent: Agent | None = None
         self.offer: PathOffer | None = None
         """There once the first worker has published it."""
+
+    @property
+    def _rack(self) -> int:
+        return self._racks[self._worker]
 
     @property
     def agent(self) -> Agent:
@@ -158,8 +175,11 @@ class AgentPath:
         if self.offer.admission:
             admission = Admission.from_json(self.offer.admission)
             self._control = ControlPlane.parse(self._settings.switch, self._settings.token)
+            if self._rack > 0:
+                # The first worker was admitted by the switch of its own rack; this one has another.
+                admission = self._control.readmit(admission, rack=self._rack)
             self._control.bind(admission, self._worker, peers[self._worker])
-            config = admission.config(self._worker, peers, **more)
+            config = admission.config(self._worker, peers, racks=self._racks, **more)
         else:
             key = bytes.fromhex(self.offer.key)
             config = AgentConfig(self._worker, self._workers, peers, self.offer.job, key, **more)
@@ -178,7 +198,7 @@ class AgentPath:
         return int(counters["waits"]) + int(counters["rounds"]) > 0
 
     def close(self, linger_s: float | None = None) -> None:
-        """End the agent; the last worker to leave takes the job from the switch."""
+        """End the agent; the last worker of a rack to leave takes the job from its switch."""
         if self._membership is not None:
             self._membership.close()
         if self._agent is not None:
@@ -187,7 +207,7 @@ class AgentPath:
             self._sock.close()
         if self._membership is not None and self._control is not None:
             try:
-                if self._keys.add("left") == self._workers:
+                if self._keys.add(f"left/{self._rack}") == self._racks.count(self._rack):
                     self._control.leave(self._membership.admission)
             except (ControlError, RuntimeError):
                 pass  # its lease ends it

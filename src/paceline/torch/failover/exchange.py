@@ -30,7 +30,7 @@ from typing import Any
 import numpy.typing as npt
 from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
-from paceline.live.agent.handle import Handle, TensorMismatchError
+from paceline.live.agent.agent import Handle, TensorMismatchError
 from paceline.torch.failover.agent_path import PATH_ERRORS, AgentPath, PathOffer, start_together
 from paceline.torch.failover.gloo_replay import GlooCarrier, GlooReplay
 from paceline.torch.failover.heartbeat import AgentWatch, Lifelines, PeerLostError, Peers, waits_long

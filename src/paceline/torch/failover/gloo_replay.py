@@ -37,7 +37,7 @@ from paceline.core.numbers.layout import (
     find_place,
     lay_out,
 )
-from paceline.live.agent.handle import TensorMismatchError
+from paceline.live.agent.agent import TensorMismatchError
 from paceline.torch.failover.heartbeat import DEAD_S
 from paceline.torch.failover.pending import ReductionQueue
 from paceline.torch.rendezvous import StorePrefix

@@ -22,9 +22,10 @@ def make_reducer(request: GroupRequest, journal: Journal, inner: Any) -> Reducer
     # A launcher may call groups of slots of one machine servers: each is then a host of its own.
     identity = f"{host_identity()} {settings.server}"
     place = find_rank_place(keys.part("place/"), rank, size, identity, settings.host_reduce)
-    host = _share_memory(keys, place, journal) if len(place.local) > 1 else None
+    # One server may give several ranks and another a single one: all workers reduce in the same two steps.
+    host = _share_memory(keys, place, journal) if place.workers < size else None
     if place.workers < size:
-        whole = host is not None or len(place.local) == 1
+        whole = host is not None
         agreed = find_rank_place(keys.part("agreed/"), rank, size, identity, whole)
         if agreed.workers != place.workers:
             # One host of several could not share: then none does, so that all see the same workers.

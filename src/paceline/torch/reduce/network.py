@@ -22,9 +22,9 @@ import numpy as np
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError
 
-from paceline.live.hostmem.group import HostGroup, HostReduceError, RankLeftError, TensorMismatchError
+from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, RankLeftError
 from paceline.live.net.sockets import elements_for
-from paceline.torch.failover.agent_path import AgentPath, make_offer, route_to_switch
+from paceline.torch.failover.agent_path import AgentPath, make_offer, numbered_racks, route_to_switch
 from paceline.torch.failover.exchange import WorkerExchange
 from paceline.torch.failover.gloo_replay import GlooCarrier
 from paceline.torch.failover.heartbeat import Lifelines, PeerLostError, failure_notice, tell_everyone
@@ -64,11 +64,14 @@ def make_exchange(
     carrier = GlooCarrier(PrefixStore("paceline-gloo/", request.store), worker, workers, elements, timeout_s)
     job = f"{settings.job}/{request.name}"
 
+    keys.set(f"rack/{worker}", settings.rack)
+    racks = numbered_racks([keys.get(f"rack/{other}") for other in range(workers)])
+
     def make_path(generation: int, attempt: int) -> AgentPath:
         part = keys.part(f"generation/{generation}/{attempt}/")
-        return AgentPath(part, worker, workers, settings, address, timeout_s, job)
+        return AgentPath(part, worker, workers, settings, address, timeout_s, job, racks)
 
-    offer = partial(make_offer, settings, job, workers, elements)
+    offer = partial(make_offer, settings, job, workers, elements, len(set(racks)))
     return WorkerExchange(keys, place, carrier, make_path, offer, journal, timeout_s, lifelines)
 
 
@@ -167,7 +170,7 @@ class TwoLevelReducer:
         if isinstance(error, RankLeftError):
             reason = failure_notice(self._keys, 2.0) or reason
         tell_everyone(self._keys, reason)
-        gone = isinstance(error, HostReduceError) and not isinstance(error, TensorMismatchError)
+        gone = isinstance(error, HostReduceError) and not isinstance(error, HostTensorMismatchError)
         lost = PeerLostError(reason) if gone else DistBackendError(reason)
         if self._exchange is not None:
             self._exchange.end(lost)

@@ -28,7 +28,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.core.help.shares import MICRO_BATCHES_MAX
+from paceline.core.bits import MICRO_BATCHES_MAX
+from paceline.live.hostmem.group import host_identity
 from paceline.torch.takeover.client import KeeperClient, TakeoverError
 from paceline.torch.takeover.keeper import KeeperServer
 
@@ -270,12 +271,14 @@ class Takeover:
     def _meet(self, keeper: int, lease_s: float, silence_s: float) -> KeeperClient:
         """Start the keeper on its rank, and connect to it: its address and token come over the group."""
         hosts: list[Any] = [None] * self.ranks
-        dist.all_gather_object(hosts, socket.gethostname(), group=self.group)
+        # Not the host's name: network namespaces of one machine share it, and do not share 127.0.0.1.
+        dist.all_gather_object(hosts, host_identity(), group=self.group)
         found: list[Any] = [None]
         if self.rank == keeper:
             one_host = len(set(hosts)) == 1
             token = secrets.token_hex(16)
-            self._keeper = KeeperServer("127.0.0.1" if one_host else "", token, self.ranks, lease_s)
+            # One family of addresses: on all of them, each would get a port of its own.
+            self._keeper = KeeperServer("127.0.0.1" if one_host else "0.0.0.0", token, self.ranks, lease_s)
             names = ["127.0.0.1"] if one_host else _own_names()
             found = [([(name, self._keeper.port) for name in names], token)]
         source = dist.get_global_rank(self.group, keeper) if self.group is not None else keeper

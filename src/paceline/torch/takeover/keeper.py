@@ -6,13 +6,12 @@ there is something for the rank, or when the iteration is frozen; a claim `ahead
 claim became worthless is told so unasked. `Keeper` does no I/O: messages and the time go in, messages come out.
 
 `KeeperServer` carries them over TCP and keeps the time. Lines of JSON; the first of a connection has the token that the
-ranks were given over their process group. Every second everybody hears that the keeper is alive. A connection that ends
-is a rank that is gone.
+ranks were given over their process group (`listener`). Every second everybody hears that the keeper is alive. A
+connection that ends is a rank that is gone.
 """
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 import threading
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 from paceline.core.help.ledger import Claim, Ledgers
 from paceline.core.help.takeover import Fenced, Grant, Paces, TakeoverPolicy, Wait
+from paceline.torch.takeover.listener import Hello, TokenListener
 
 REASONS_MAX = 1000
 LINE_MAX = 1 << 24
@@ -271,7 +271,6 @@ class KeeperServer:
         self._host, self._token, self._lease_s = host, token, lease_s
         self._keeper = Keeper(ranks, int(lease_s * 1e9))
         self._writers: dict[int, asyncio.StreamWriter] = {}
-        self._talks: set[asyncio.Task[Any]] = set()
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -304,8 +303,8 @@ class KeeperServer:
     async def _serve(self) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         self._warm = asyncio.create_task(asyncio.to_thread(warm_up))
-        server = await asyncio.start_server(self._talk, self._host, 0, limit=LINE_MAX)
-        self.port = server.sockets[0].getsockname()[1]
+        listener = TokenListener(self._host, self._token, LINE_MAX, self._talk)
+        self.port = listener.port
         self._ready.set()
         told = time.monotonic()
         until = float("inf")
@@ -323,21 +322,13 @@ class KeeperServer:
                 await asyncio.sleep(TICK_S)
                 owed = self._keeper.owes_an_answer()
                 until = min(until, time.monotonic() + self._lease_s) if owed else 0.0
-        server.close()
         for writer in self._writers.values():
             writer.close()
-        if self._talks:
-            await asyncio.wait(self._talks, timeout=5.0)
+        await listener.close(5.0)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _talk(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rank = -1
-        task = asyncio.current_task()
-        assert task is not None
-        self._talks.add(task)
         try:
-            hello = json.loads(await asyncio.wait_for(reader.readline(), 10.0))
-            if not hmac.compare_digest(str(hello["token"]), self._token):
-                return
             if not self._keeper.join(int(hello["rank"])):
                 return
             rank = int(hello["rank"])
@@ -349,7 +340,6 @@ class KeeperServer:
         except (TimeoutError, ValueError, KeyError, TypeError, OSError):
             pass
         finally:
-            self._talks.discard(task)
             writer.close()
             if rank >= 0:
                 del self._writers[rank]

@@ -1,0 +1,91 @@
+"""Runs on emulated clusters, killed at random moments: is anything left on this machine?
+
+    python -m tests.launch.killed --runs 20
+
+Each run is killed by SIGKILL, SIGTERM or SIGINT, in one of its processes, between its first file and two seconds later.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from paceline.launch.launchers.supervisor import marked_processes
+from tests.launch.scenes import Scene
+
+MARK = "PACELINE_TEST_EMULATED"
+CALL = "from paceline.cli import main; main()"
+SERVERS = {"s0": 1, "s1": 1}
+LIMIT_S = 60.0
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+def command_of(scene: Scene) -> list[str]:
+    """`paceline run` of the scene, on an emulated network."""
+    options = ["--cluster", str(scene.cluster_file), "--out", str(scene.run_dir), "--network", "emulated"]
+    return [sys.executable, "-c", CALL, "run", str(scene.jobs_file), *options, "--policy", "ff"]
+
+
+def on_this_machine() -> dict[str, set[str]]:
+    """What a run could leave: named namespaces, links, shared memory."""
+    folders = ("/run/netns", "/sys/class/net", "/dev/shm")
+    return {
+        folder: {path.name for path in Path(folder).iterdir()} if Path(folder).exists() else set()
+        for folder in folders
+    }
+
+
+def kill_one(folder: Path, chance: random.Random) -> tuple[Scene, str]:
+    """Start a run, kill it some time later, wait for its processes to go; the run, and what is left of it."""
+    before = on_this_machine()
+    scene = Scene(folder, SERVERS).job("a", 2, f"[ -e {folder}/over ] || sleep 600")
+    run = subprocess.Popen(
+        command_of(scene), env={**os.environ, MARK: str(folder)}, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    until = time.monotonic() + LIMIT_S
+    while not (scene.run_dir / "run.sqlite").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(chance.uniform(0.0, 2.0))
+    number = chance.choice(SIGNALS)
+    victims = marked_processes(MARK, str(folder)) if number == signal.SIGKILL else [run.pid]
+    victim = chance.choice(victims or [run.pid])
+    os.kill(victim, number)
+    if number == signal.SIGKILL and victim != run.pid:
+        time.sleep(0.2)
+        run.kill()  # a rank or a supervisor was hit first; now the whole
+    run.wait(LIMIT_S)
+    while marked_processes(MARK, str(folder)) and time.monotonic() < until + LIMIT_S:
+        time.sleep(0.05)
+    left = [f"process {pid}" for pid in marked_processes(MARK, str(folder))]
+    for place, names in on_this_machine().items():
+        left += [f"{place}/{name}" for name in sorted(names - before[place])]
+    return scene, ", ".join(left)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    chance, bad = random.Random(options.seed), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(options.runs):
+            place = Path(folder, str(i))
+            place.mkdir()
+            _, left = kill_one(place, chance)
+            bad += bool(left)
+            print(f"run {i + 1}: {left or 'nothing left'}", flush=True)
+    print(f"{options.runs} runs killed, {bad} left something behind")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
