@@ -204,7 +204,8 @@ def test_every_way_to_train_gives_what_it_gives_over_gloo(tmp_path: Path) -> Non
 
 
 ELASTIC = """
-import os, sys, torch, torch.distributed as dist
+import os, signal, sys, torch, torch.distributed as dist
+signal.alarm(100)  # a killed torchrun leaves its ranks
 dist.init_process_group(sys.argv[1])
 tensor = torch.ones(5)
 dist.all_reduce(tensor)
