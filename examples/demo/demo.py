@@ -18,7 +18,7 @@ from paceline.report.run.read import RunData
 HERE = Path(__file__).parent
 SWITCH_MEMORY = "256KiB"
 LOADED = ("torch.distributed", "paceline.torch.takeover")
-COMPILED = ("paceline.live.agent.warm", "paceline.torch.warm")
+COMPILED = ("paceline.live.agent.setup", "paceline.torch.warm")
 TOLERANCE = 1e-4
 """Of losses, relative. Sums are taken in another order and in fixed point; over the steps of a job that is rounding."""
 

@@ -49,7 +49,7 @@ class FidelityPoint:
 
 
 @dataclass(frozen=True)
-class Work:
+class SharedJob:
     """One job: what scheduler and simulator both need to know."""
 
     name: str
@@ -68,7 +68,7 @@ class Work:
 class Workload:
     """Jobs and the cluster they run on."""
 
-    works: tuple[Work, ...]
+    works: tuple[SharedJob, ...]
     servers: int
     gpus: int
     racks: int
@@ -91,7 +91,7 @@ def draw(point: FidelityPoint) -> Workload:
     for number in range(count):
         low, high = RATIOS
         works.append(
-            Work(
+            SharedJob(
                 name=f"j{number:02d}",
                 gpus=min(rng.choice(_GPUS), servers * gpus),
                 iterations=rng.randint(4, 8) if point.quick else rng.randint(6, 16),
@@ -218,7 +218,7 @@ def predict(load: Workload, exchange: str, order: Ints, gpus: Ints, model: Model
     return timeline.run(problem_of(load, exchange, model), order, gpus)
 
 
-def causes(load: Workload, exchange: str, hosts: list[int], work: Work) -> str:
+def causes(load: Workload, exchange: str, hosts: list[int], work: SharedJob) -> str:
     """What matters most for a job, for tables of errors by cause."""
     per_rack = load.servers // load.racks
     if exchange in ("atp", "switchml") and load.slots <= 128:

@@ -64,7 +64,7 @@ def _signal(pid: int, number: int) -> None:
 # The process that forks ----------------------------------------------------------------------------------
 
 
-class Pool:
+class ForkServer:
     """Forks a rank for each request; `lines` are the connections of ranks that run."""
 
     def __init__(self, path: str) -> None:
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     if threads > 1:
         print(f"{' '.join(modules)}: {threads} threads run after loading; not forked from", file=sys.stderr)
         return 1
-    Pool(path).serve()
+    ForkServer(path).serve()
     return 0
 
 
