@@ -153,7 +153,7 @@ def parts_of(releases: list[tuple[float, float]]) -> tuple[list[float], list[flo
     for time_s, share in releases:
         lines.append((time_s, left))
         left -= share
-    total = max(time_s for time_s, _ in lines) or 1.0
+    total = max(*(time_s for time_s, _ in lines), 1e-9)
     wins: dict[int, int] = {}
     for sent in np.geomspace(0.01 * total, 100.0 * total, 64):
         best = max(range(len(lines)), key=lambda i: lines[i][0] + sent * lines[i][1])
