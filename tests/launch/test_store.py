@@ -1,4 +1,3 @@
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ def test_what_is_written_is_read_by_another(tmp_path: Path) -> None:
          "reason": "r"}
     ]  # fmt: skip
     assert reader.events()[0]["figures"] == {"remaining_s": 4}
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with pytest.raises(UserError, match="readonly"):
         reader.set_meta(policy="ff")
 
 
@@ -75,3 +74,37 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database at all, but long enough to be taken for one" * 20)
     with pytest.raises(UserError, match="cannot be read"):
         Store.open_to_read(tmp_path)
+
+
+def test_a_damaged_file_is_told_in_a_line_wherever_it_is_read(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    for k in range(2_000):
+        store.event(float(k), "run", f"event {k} " + 60 * "x")
+    store.close()
+    file = tmp_path / FILE
+    size = file.stat().st_size
+    with file.open("r+b") as damaged:
+        damaged.seek(size // 3)
+        damaged.write(bytes(range(256)) * (size // 3 // 256))
+    again = Store.open(tmp_path)
+    try:
+        with pytest.raises(UserError, match=rf"{tmp_path}: {FILE} cannot be read: "):
+            again.events()
+    finally:
+        again.close()
+
+
+def test_a_full_disk_is_told_in_a_line_and_what_was_there_stays(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    store.event(1.0, "run", "before")
+    store._db.execute("PRAGMA max_page_count = 1")  # no more than there are already: the disk is full
+
+    def write_much() -> None:
+        with store.transaction():
+            for k in range(2_000):
+                store.event(float(k), "run", 100 * "x")
+
+    with pytest.raises(UserError, match="cannot be written: the disk is full"):
+        write_much()
+    assert [row["text"] for row in store.events()] == ["before"]
+    store.close()

@@ -116,8 +116,8 @@ def joint(
 ) -> None:
     """Placement, switch memory and straggler help, alone and together, packet by packet.
 
-    {first-fit, SJF-BCO, bco-plus} x {ring, ATP, ESA} x {stragglers left alone, takeover, both}, on a cluster with
-    one slow server; a leaf-spine of racks without help.
+    {first-fit, SJF-BCO, bco-plus} x {ring, ATP, ESA} x {stragglers left alone, helped by custody and takeover}, on a
+    leaf-spine and on a star, with one slow server.
 
     Writes index.html, rows.csv, combinations.csv, ideas.csv and summary.json.
 

@@ -168,7 +168,7 @@ class Store:
         store = cls(folder, sqlite3.connect(folder / FILE, timeout=30.0, isolation_level=None))
         with store.transaction():
             for statement in TABLES.split(";\n"):
-                store._db.execute(statement)
+                store._execute(statement)
             store.set_meta(version=VERSION)
         return store
 
@@ -207,24 +207,40 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
+    def _execute(self, query: str, values: Iterable[Any] = ()) -> sqlite3.Cursor:
+        """All of the file's errors come by here: a damaged file and a full disk are told in a line."""
+        try:
+            return self._db.execute(query, tuple(values))
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise
+        except sqlite3.DatabaseError as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: Exception) -> UserError:
+        full = "full" in str(error)
+        what = "the disk is full; the run goes on with --resume when there is room" if full else error
+        verb = "written" if full else "read"
+        return UserError(f"{FILE} cannot be {verb}: {what}", place=str(self.folder))
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All changes inside, or none. Inside another transaction it is part of that one."""
         if self._db.in_transaction:
             yield
             return
-        self._db.execute("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite has ended it where the disk is full
+                self._execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+        self._execute("COMMIT")
 
     # Reading ---------------------------------------------------------------------------------------------
 
     def meta(self) -> dict[str, Any]:
-        return {row["key"]: json.loads(row["value"]) for row in self._db.execute("SELECT * FROM meta")}
+        return {row["key"]: json.loads(row["value"]) for row in self._found("SELECT * FROM meta")}
 
     def jobs(self) -> list[Row]:
         return self._rows("SELECT * FROM jobs ORDER BY position")
@@ -257,7 +273,7 @@ class Store:
 
     def tables(self) -> dict[str, list[Row]]:
         """Every table but `meta`, as one moment shows them."""
-        self._db.execute("BEGIN")
+        self._execute("BEGIN")
         try:
             return {
                 "servers": self.servers(), "jobs": self.jobs(), "attempts": self.attempts(),
@@ -265,11 +281,18 @@ class Store:
                 "samples": self.samples(), "switch_samples": self.switch_samples(),
             }  # fmt: skip
         finally:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._execute("ROLLBACK")
+
+    def _found(self, query: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
+        try:
+            return self._execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._trouble(error) from None
 
     def _rows(self, query: str, *values: object) -> list[Row]:
         found = []
-        for raw in self._db.execute(query, values):
+        for raw in self._found(query, values):
             row = {key: self._decoded(key, raw[key]) for key in raw.keys()}  # noqa: SIM118 (a Row is no dict)
             if "gpus_list" in row:
                 row["gpus"] = row.pop("gpus_list")
@@ -277,20 +300,23 @@ class Store:
         return found
 
     def _decoded(self, key: str, value: Any) -> Any:
-        return json.loads(value) if key in self._JSON and value is not None else value
+        try:
+            return json.loads(value) if key in self._JSON and value is not None else value
+        except ValueError as error:
+            raise self._trouble(error) from None
 
     # Writing ---------------------------------------------------------------------------------------------
 
     def set_meta(self, **values: object) -> None:
         with self.transaction():
             for key, value in values.items():
-                self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+                self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def insert(self, table: str, **values: object) -> int:
         """A new row; values that SQLite has no type for are written as JSON. Returns its number."""
         columns = ", ".join(f'"{key}"' for key in values)
         marks = ", ".join("?" for _ in values)
-        done = self._db.execute(
+        done = self._execute(
             f"INSERT INTO {table} ({columns}) VALUES ({marks})", [_plain(value) for value in values.values()]
         )
         return int(done.lastrowid or 0)
@@ -309,7 +335,7 @@ class Store:
 
     def _update(self, table: str, where: str, keys: Iterable[object], values: Mapping[str, object]) -> None:
         changes = ", ".join(f'"{key}" = ?' for key in values)
-        self._db.execute(
+        self._execute(
             f"UPDATE {table} SET {changes} WHERE {where}", [*(_plain(v) for v in values.values()), *keys]
         )
 
