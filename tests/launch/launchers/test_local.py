@@ -103,6 +103,16 @@ def test_a_failing_rank_takes_its_gang_along_and_retries_are_counted(tmp_path: P
     assert "rank 1 ended with 3" in scene.rows("jobs")[0]["reason"]
 
 
+def test_a_child_in_a_session_of_its_own_ends_with_its_job(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    scene = Scene(tmp_path, SERVERS).job(
+        "a", 2, f"setsid sh -c 'echo $$ > {child}; exec sleep 300' & {until(child)}"
+    )
+    assert scene.run() == 0
+    found = supervisor._stat(int(child.read_text()))
+    assert found is None or found[0] in "ZX"
+
+
 def test_a_command_that_is_not_there_fails_and_says_so(tmp_path: Path) -> None:
     scene = Scene(tmp_path, SERVERS)
     scene.jobs_file.write_text(

@@ -4,7 +4,8 @@
 writes FOLDER/exit.json when all have ended. The claim is a file that can be made only once: of two supervisors
 for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang is whole or ended.
 SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`, the end
-of standard input does the same at once, so that ranks never outlive the process at the other end.
+of standard input does the same at once, so that ranks never outlive the process at the other end. What a rank has
+started in a session of its own is found by a variable in its environment, and ends with the last rank.
 
 A process is known by its id and its start time, so that a reused id is never taken for the old process.
 
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 _PROC = Path("/proc")
+OWN = "PACELINE_SUPERVISOR"
+"""Tells processes that this supervisor's ranks have started from those of another, of the same attempt too."""
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask for an orderly end. They are held back until there is somebody to take them."""
 
@@ -91,7 +94,7 @@ def marked_processes(name: str, value: str) -> list[int]:
 
 
 def kill_marked(name: str, value: str) -> int:
-    """Kill what is left of an attempt whose supervisor died; returns how many processes it was."""
+    """Kill what is left of an attempt; returns how many processes it was."""
     killed: set[int] = set()
     for _ in range(20):
         # Again until none is new: one of them may just have started another.
@@ -148,6 +151,7 @@ class Gang:
         """Exit code of the first rank that failed."""
         self.reason = ""
         self.kill_at: float | None = None
+        self.mark = "{pid}-{start}-{boot}".format(**(process_identity(os.getpid()) or {}))
 
     def start(self) -> None:
         for entry in self.task["ranks"]:
@@ -156,8 +160,8 @@ class Gang:
                 try:
                     self.ranks[rank] = subprocess.Popen(
                         [*entry.get("within", ()), *self.task["command"]], cwd=self.task["workdir"] or None,
-                        env={**os.environ, **entry["env"]}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                        start_new_session=True,
+                        env={**os.environ, **entry["env"], OWN: self.mark}, stdin=subprocess.DEVNULL,
+                        stdout=log, stderr=log, start_new_session=True,
                     )  # fmt: skip
                 except OSError as error:
                     log.write(f"paceline: cannot start: {error}\n".encode())
@@ -238,6 +242,7 @@ def supervise(folder: Path, lifeline: bool) -> int:
     task = read_json(folder / "task.json")
     gang = Gang(folder, task)
     watch(gang, lifeline)
+    kill_marked(OWN, gang.mark)
     code = gang.verdict if gang.verdict is not None else 0
     outcome = {"exit_code": code, "reason": gang.reason, "ranks": gang.ended, "ended": time.time()}
     write_once(folder / "exit.json", outcome)
