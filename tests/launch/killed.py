@@ -35,7 +35,8 @@ def on_this_machine() -> dict[str, set[str]]:
     """What a run could leave: named namespaces, links, shared memory."""
     folders = ("/run/netns", "/sys/class/net", "/dev/shm")
     return {
-        folder: {path.name for path in Path(folder).iterdir()} if Path(folder).exists() else set()
+        # Semaphores of Python's own pools are somebody else's: a run has no pool.
+        folder: {path.name for path in Path(folder).glob("*") if not path.name.startswith("sem.mp-")}
         for folder in folders
     }
 
@@ -63,7 +64,11 @@ def kill_one(folder: Path, chance: random.Random) -> tuple[Scene, str]:
     while marked_processes(MARK, str(folder)) and time.monotonic() < until + LIMIT_S:
         time.sleep(0.05)
     left = [f"process {pid}" for pid in marked_processes(MARK, str(folder))]
-    for place, names in on_this_machine().items():
+    new = on_this_machine()
+    while any(new[place] - before[place] for place in new) and time.monotonic() < until + LIMIT_S:
+        time.sleep(0.2)  # others have namespaces and memory too, and give them back
+        new = {place: names & new[place] for place, names in on_this_machine().items()}
+    for place, names in new.items():
         left += [f"{place}/{name}" for name in sorted(names - before[place])]
     return scene, ", ".join(left)
 

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,16 @@ def test_every_schedule_is_valid_and_above_the_bound(policy: Policy, data: st.Da
     schedule = planning.plan(problem, policy, data.draw(st.sampled_from(["makespan", "jct"])))
     validity.check(schedule)
     assert schedule.makespan_s >= bounds.lower_bound(problem, schedule.preempts).value_s * (1 - 1e-9)
+
+
+def test_a_job_that_is_preempted_with_nothing_left_is_not_run_for_no_time() -> None:
+    sizes = [(3, 4, 0.25), (3, 3, 0.2845922245651901), (1, 1, 0.25), (3, 4, 0.25), (3, 4, 0.25),
+             (1, 1, 0.24418022646196094), (1, 1, 0.125)]  # fmt: skip
+    jobs = [Job(f"j{k}", gpus, steps, backward_s=time_s) for k, (gpus, steps, time_s) in enumerate(sizes)]
+    jobs[3] = replace(jobs[3], arrival_s=0.5)
+    cluster = Cluster((Server("s0", 3, "a"),), intra_bps=1e11, inter_bps=1e10)
+    problem = Problem(cluster, tuple(jobs), Model(alpha=0.0, xi1=0.3, xi2_s=0.0, reduce_bps=8e11))
+    validity.check(planning.plan(problem, by_name("tiresias"), "makespan"))
 
 
 @pytest.mark.parametrize("policy", POLICIES[:7], ids=lambda policy: policy.name)

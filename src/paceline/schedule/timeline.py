@@ -140,7 +140,8 @@ class Timeline:
         run = self._open.pop(j)
         self.idle[run.gpus] = True
         unit = problem.unit_s
-        if self.now > run.start or done:
+        # A job whose rest was rounding alone when it was preempted has run before; a job of no time has not.
+        if self.now > run.start or (done and not self._segments[j]):
             gpus = tuple(int(g) for g in run.gpus)
             self._segments[j].append(Segment(run.start * unit, self.now * unit, gpus))
 
