@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.launch import control
 from paceline.launch import run as launch
 from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.protocol import MARK
@@ -40,6 +41,7 @@ class Scene:
             folder / "starts",
         )
         self._jobs: list[str] = []
+        folder.mkdir(exist_ok=True)
         self.cluster_file.write_text(
             "".join(f'[[servers]]\nname = "{name}"\ngpus = {slots}\n' for name, slots in servers.items())
         )
@@ -207,3 +209,45 @@ def run_guide_command(scene: Scene, launcher: str, env: Mapping[str, str] | None
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (scene.run_dir,) = (scene.folder / "runs").iterdir()
+
+
+def assert_steered(scene: Scene, launcher: str, env: Mapping[str, str] | None = None) -> None:
+    """What every launcher has to show: a run that is paused, added to, cancelled in, and ends well.
+
+    The scene has room for all jobs of four slots, and no jobs yet.
+    """
+    gate = scene.folder / "gate"
+    scene.job("long", 2, until(gate)).job("kept", 1, until(gate)).job("later", 1, "true", arrival="1h")
+    planner = scene.new_planner("--launcher", launcher, env=env)
+    wait_for(lambda: (scene.run_dir / "run.sqlite").exists(), "the run's folder")
+    wait_for(lambda: list(scene.states().values())[:2] == ["running"] * 2, "two running jobs")
+
+    def done(number: int) -> str:
+        row = control.wait(scene.run_dir, number, LIMIT_S)
+        assert row["state"] == "done", row
+        return str(row["outcome"])
+
+    assert "paused" in done(control.ask(scene.run_dir, "pause", by="me"))
+    more = Scene(scene.folder / "more", {})
+    more.notes = scene.notes
+    more.job("added", 1, "true")
+    assert done(control.ask_to_add(scene.run_dir, more.jobs_file, by="me")) == "added added"
+    wait_for(lambda: scene.states()["added"] == "waiting", "the arrival of the new job")
+    text = done(control.ask(scene.run_dir, "priority", job="added", argument={"priority": 4}))
+    assert text == "the priority of added goes from 1 to 4"
+    assert done(control.ask(scene.run_dir, "cancel", job="long", by="me")) == "long is asked to end"
+    wait_for(lambda: scene.states()["long"] == "cancelled", "the end of the cancelled job")
+    assert scene.states()["added"] == "waiting", "a paused queue starts nothing"
+    assert done(control.ask(scene.run_dir, "cancel", job="later")) == "later is cancelled, and never starts"
+    done(control.ask(scene.run_dir, "unpause"))
+    wait_for(lambda: scene.states()["added"] == "done", "the end of the added job")
+    assert scene.states()["kept"] == "running"
+    gate.touch()
+    code, _, err = finish(planner)
+    assert code == 0, err
+    assert scene.states() == {"long": "cancelled", "kept": "done", "later": "cancelled", "added": "done"}
+    assert scene.starts() == {"long": 1, "kept": 1, "added": 1}
+    (row,) = [row for row in scene.rows("jobs") if row["name"] == "added"]
+    assert row["priority"] == row["spec"]["job"]["priority"] == 4
+    for attempt in scene.rows("attempts"):
+        assert_nothing_left(attempt["token"])

@@ -20,7 +20,8 @@ HELP = """Run a list of jobs: plan, launch each on the slots that the plan gives
 The job file is that of `paceline plan`, each job with a `command`, started once for each GPU (slot) with the
 variables of torchrun and Paceline's own. State is on disk: a run whose planner was killed goes on with --resume.
 
-Ctrl-C stops the jobs and ends. Exit code: 0 all done, 1 some job failed, 2 cannot run as asked, 130 interrupted.
+Ctrl-C stops the jobs and ends. Exit code: 0 all done or cancelled, 1 some job failed, 2 cannot run as
+asked, 130 interrupted.
 
 Examples:
 
@@ -37,7 +38,8 @@ Examples:
   paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml --network emulated --switch auto
 """
 COLUMNS = ("job", "state", "servers", "iteration", "rate", "path", "expected end")
-_STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "starting": "cyan"}
+_STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "cancelled": "yellow",
+           "starting": "cyan"}  # fmt: skip
 
 
 def run(
@@ -195,7 +197,8 @@ class LiveTable:
 
 def _rows_in_view(rows: "list[Row]", most: int) -> "list[Row]":
     """The rows that fit the screen: what runs comes before what waits, and that before what has ended."""
-    order = {"running": 0, "starting": 0, "failed": 1, "waiting": 2, "pending": 3, "stopped": 4, "done": 5}
+    order = {"running": 0, "starting": 0, "failed": 1, "waiting": 2, "pending": 3, "stopped": 4, "cancelled": 4,
+             "done": 5}  # fmt: skip
     kept = sorted(rows, key=lambda row: (order[row["state"]], row["position"]))[:most]
     return sorted(kept, key=lambda row: row["position"])
 

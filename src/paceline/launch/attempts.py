@@ -273,9 +273,9 @@ class Attempts:
 
     def stop(self, watched: Watched, why: str) -> None:
         """Ask an attempt to end; one that was never released ends at once on the next look."""
-        watched.stopping = why
         if watched.handle:
             self.launcher.stop(watched.task, watched.handle)
+        watched.stopping = why  # Not before: a launcher that does not answer is asked again.
 
     def drop_unprepared(self, now: float) -> None:
         """End attempts that the launcher has never heard of."""

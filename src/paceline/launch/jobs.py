@@ -77,6 +77,9 @@ def load_run_jobs(
         for name in entry.env:
             if not name or "=" in name or "\0" in name:
                 raise UserError(f"env: {name!r} cannot be the name of a variable", place=place)
+        for job in entry.jobs(index):
+            if "/" in job.name or job.name.startswith("."):
+                raise UserError(f"job {job.name!r}: a name becomes a folder, so no slash in it", place=place)
         how = entry.exchange if "exchange" in entry.model_fields_set else exchange
         found += [
             RunJob(

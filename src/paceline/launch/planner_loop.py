@@ -2,7 +2,8 @@
 
 All state is in the store, and each step is there before it takes effect, so a planner that is killed leaves
 a run that the next one can go on with. The loop itself reads no clock and never sleeps but through what it is
-given. `run` returns the exit code: 0 all done, 1 some job failed, 130 interrupted.
+given. `run` returns the exit code: 0 all done or cancelled, 1 some job failed, 130 interrupted. Commands of other
+processes are taken at each turn (`control.py`).
 """
 
 import time
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, UserError
 from paceline.launch.attempts import Attempts, Ended
+from paceline.launch.control import CANCELLED, ENDED, Controller
 from paceline.launch.jobs import RunJob
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.replan import Outlook, Running, plan_now
@@ -24,7 +26,7 @@ from paceline.schedule.plan import Objective
 from paceline.schedule.policies import Policy
 
 EXIT_INTERRUPTED = 130
-FINAL = ("done", "failed", "stopped")
+FINAL = (*ENDED, "stopped")
 
 
 class Watcher(Protocol):
@@ -87,14 +89,15 @@ class PlannerLoop:
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.store, self.launcher, self.cluster, self.model = store, launcher, cluster, model
-        self.jobs, self.policy, self.watcher, self.settings = jobs, policy, watcher, settings
+        self.jobs, self.policy, self.watcher, self.settings = dict(jobs), policy, watcher, settings
         self.switch, self.clock = switch, clock
         self.tell: Tell = partial(tell_event, store, watcher)
         self.interrupted = Event()
         self.meta = store.meta()
         self.attempts = Attempts(
-            store, launcher, cluster, jobs, self.meta["run_id"], self.tell, self._handle_end
+            store, launcher, cluster, self.jobs, self.meta["run_id"], self.tell, self._handle_end
         )
+        self.control = Controller(store, self.jobs, cluster.gpus_total, launcher.name, self.tell)
         self.down: dict[str, str] = {
             row["name"]: row["reason"] for row in store.servers() if row["state"] == "down"
         }
@@ -113,8 +116,9 @@ class PlannerLoop:
     def run(self) -> int:
         now = self.clock()
         self.attempts.adopt(now)
+        self._take_commands(now)
         past = {row["state"] for row in self.store.jobs()}
-        if past <= {"done", "failed"}:
+        if past <= set(ENDED):
             return EXIT_FAILED if "failed" in past else EXIT_OK
         self.store.set_meta(state="running")
         for row in self.store.jobs():
@@ -124,11 +128,12 @@ class PlannerLoop:
                 )
         while not self.interrupted.is_set():
             now = self.clock()
+            self._take_commands(now)
             self._guarded(now, self._step)
             self.watcher.tick(self.store, now)
             states = [row["state"] for row in self.store.jobs()]
             if all(state in FINAL for state in states):
-                return self._finish(EXIT_OK if set(states) == {"done"} else EXIT_FAILED)
+                return self._finish(EXIT_OK if set(states) <= {"done", CANCELLED} else EXIT_FAILED)
             self.interrupted.wait(self.launcher.poll_s)
         self._stop_all()
         return self._finish(EXIT_INTERRUPTED)
@@ -151,9 +156,21 @@ class PlannerLoop:
                 self._unreachable_since = None
                 self.tell(now, "launcher", f"{self.launcher.name} answers again")
 
+    def _take_commands(self, now: float) -> None:
+        self._why = self.control.take(now) or self._why
+        for watched in self.attempts.open.values():
+            watched.run_job = self.jobs[watched.name]
+
+    def _stop_cancelled(self) -> None:
+        for watched in self.attempts.open.values():
+            why = self.control.to_stop(watched.name)
+            if why and watched.state == "released" and not watched.stopping:
+                self.attempts.stop(watched, why)
+
     def _step(self, now: float) -> None:
         self._arrivals(now)
         self.attempts.advance(now)
+        self._stop_cancelled()
         self.attempts.observe(now)
         if self._lost or now - self._servers_at >= self.settings.servers_every_s:
             self._look_at_servers(now)
@@ -187,13 +204,16 @@ class PlannerLoop:
                 state, kind, text = "waiting", "lost", f"{name} is lost, and waits to be placed anew"
         elif ended.outcome == "failed" and sum(row["outcome"] == "failed" for row in past) <= job.retries:
             state, kind, text = "waiting", "retry", f"{name} failed, and is tried again"
-        values: dict[str, object] = {"state": state, "reason": ended.reason, "exit_code": ended.exit_code}
+        reason = ended.reason
+        if name in self.control.cancelled and ended.outcome != "done":
+            state, kind, text, reason = CANCELLED, "end", f"{name} cancelled", self.control.cancelled[name]
+        values: dict[str, object] = {"state": state, "reason": reason, "exit_code": ended.exit_code}
         if state in FINAL:
             values["ended"] = ended.at
         with self.store.transaction():
             self.store.update_job(name, **values)
             self.tell(
-                now, kind, text, job=name, reason=ended.reason,
+                now, kind, text, job=name, reason=reason,
                 figures={"exit_code": ended.exit_code, "attempt": ended.watched.task.attempt, "at": ended.at},
             )  # fmt: skip
         self._why = text
@@ -242,7 +262,7 @@ class PlannerLoop:
         )  # fmt: skip
         self._write_plan(now, why, running, outlook)
         for decision in outlook.decisions:
-            if decision.now:
+            if decision.now and not self.control.paused:
                 address, token = (self.switch.address, self.switch.token) if self.switch else ("", "")
                 self.attempts.start(decision, now, address, token, self.settings.grace_s)
 
@@ -258,7 +278,7 @@ class PlannerLoop:
             }
             for each in outlook.decisions
         ]
-        starts = [each.job for each in outlook.decisions if each.now]
+        starts = [each.job for each in outlook.decisions if each.now and not self.control.paused]
         with self.store.transaction():
             self.store.insert(
                 "plans", time=now, policy=self.policy.name, trigger=why,
@@ -268,6 +288,7 @@ class PlannerLoop:
             for each in outlook.decisions:
                 self.store.update_job(each.job, expected_end=now + each.end_s)
             told = f"starts {', '.join(starts)}" if starts else "starts nothing now"
+            told += " (the queue is paused)" if self.control.paused else ""
             self.tell(
                 now, "plan", f"{self.policy.name}: {told}", reason=why,
                 figures={"running": len(running), "waiting": len(outlook.decisions) - len(running),
@@ -282,7 +303,12 @@ class PlannerLoop:
         # Nothing runs, nothing will arrive, and what waits does not fit the servers that are left.
         rows = self.store.jobs()
         waiting = [row for row in rows if row["state"] == "waiting"]
-        if self.attempts.open or not waiting or any(row["state"] == "pending" for row in rows):
+        if (
+            self.attempts.open
+            or self.control.paused
+            or not waiting
+            or any(row["state"] == "pending" for row in rows)
+        ):
             self._stuck_since = None
             return
         self._stuck_since = self._stuck_since or now

@@ -16,6 +16,7 @@ from paceline.emulation.cluster import EmulatedCluster
 from paceline.emulation.enclosure import enclosed
 from paceline.errors import UserError
 from paceline.launch import switches
+from paceline.launch.control import insert_job
 from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.launchers.local import Local
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
@@ -33,6 +34,8 @@ from paceline.schedule.policies import by_name
 from paceline.units import parse_size_bytes
 
 EMULATED = "emulated"
+LOCK_LIMIT_S = 1.0
+"""Who only looks whether a planner is alive holds the lock for a moment too (`control.planner_alive`)."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,6 @@ def create(jobs_file: Path, cluster: str, request: RunRequest, folder: Path) -> 
         raise UserError("ranks are forked from a warm process on an emulated network only", place="--warm")
     exchange: Exchange = "ring" if request.switch == "none" else "in-network"
     jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, exchange)
-    for name in (run_job.job.name for run_job in jobs):
-        if "/" in name or name.startswith("."):
-            raise UserError(f"job {name!r}: a name becomes a folder, so no slash in it", place=str(jobs_file))
     source.problem([run_job.job for run_job in jobs])
     # Before the clock of the arrivals starts: the first time ever it compiles.
     announce()
@@ -154,12 +154,7 @@ def _write_run(
                 reason="",
             )  # fmt: skip
         for position, run_job in enumerate(jobs):
-            job = run_job.job
-            store.insert(
-                "jobs", name=job.name, position=position, gpus=job.gpus, iterations=job.iterations,
-                arrival_s=job.arrival_s, priority=job.priority, exchange=job.exchange, spec=run_job.as_json(),
-                state="pending", attempt=0, reason="not yet arrived",
-            )  # fmt: skip
+            insert_job(store, position, run_job)
         store.event(now, "run", f"{len(jobs)} jobs on {len(servers)} servers by {request.policy}")
     store.close()
 
@@ -322,14 +317,21 @@ def held_lock(folder: Path) -> Iterator[None]:
     """One planner a run: hold its lock, or tell who does. The kernel takes it from a holder that dies."""
     path = folder / "lock"
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            who = file.read().strip()
-            raise UserError(
-                f"in use by a planner that is alive{f' (process {who})' if who else ''}", place=str(folder)
-            ) from None
+        until = time.monotonic() + LOCK_LIMIT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                    continue
+                file.seek(0)
+                who = file.read().strip()
+                raise UserError(
+                    f"in use by a planner that is alive{f' (process {who})' if who else ''}",
+                    place=str(folder),
+                ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

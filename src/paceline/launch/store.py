@@ -2,7 +2,7 @@
 
 A run's folder (`RUN_DIR`):
 
-    run.sqlite                 the tables below; the planner is the only writer
+    run.sqlite                 the tables below; the planner writes them, and others the rows of `commands`
     lock                       held (flock) by the planner that is alive; its process id is inside
     down/SERVER                a file by this name marks a server of the local launcher as down
     attempts/JOB.N/            all files of the N-th attempt of a job, from 1 on
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 VERSION = 1
 EVENT_KINDS = (
     "run", "arrival", "plan", "start", "running", "end", "lost", "retry", "stop",
-    "server", "switch", "path", "backend", "launcher", "resume", "network",
+    "server", "switch", "path", "backend", "launcher", "resume", "network", "command",
 )  # fmt: skip
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     exchange TEXT NOT NULL,    -- ring or in-network
     spec TEXT NOT NULL,        -- JSON: the whole job as the file has it
     state TEXT NOT NULL,       -- pending: not yet arrived. waiting: has no slots. starting: given to the launcher.
-                               -- running, done, failed, stopped (by us)
+                               -- running, done, failed, cancelled, stopped (with the run, and goes on with it)
     attempt INTEGER NOT NULL,  -- the last attempt; 0: none yet
     reason TEXT NOT NULL,      -- why it is in this state, or on these servers
     started REAL,              -- of the first attempt that ran
@@ -135,6 +135,17 @@ CREATE TABLE IF NOT EXISTS switch_samples (
     preemptions REAL,
     figures TEXT NOT NULL      -- JSON: every other figure of /metrics for this job
 );
+CREATE TABLE IF NOT EXISTS commands (
+    id INTEGER PRIMARY KEY,
+    time REAL NOT NULL,        -- when it was asked
+    kind TEXT NOT NULL,        -- control.KINDS
+    job TEXT,                  -- NULL: of the whole run
+    argument TEXT NOT NULL,    -- JSON: what else it needs
+    "by" TEXT NOT NULL,        -- who asked
+    state TEXT NOT NULL,       -- asked, done: the planner has taken it, refused
+    outcome TEXT NOT NULL,     -- one line for people
+    taken REAL                 -- when the planner took it
+);
 """
 
 
@@ -151,8 +162,9 @@ class Store:
     """The tables of one run. Rows come as dictionaries; columns that hold JSON are decoded."""
 
     _JSON = frozenset(
-        ("spec", "progress", "task", "handle", "gpus_list", "running", "decisions", "settings", "figures")
-    )
+        ("spec", "progress", "task", "handle", "gpus_list", "running", "decisions", "settings", "figures",
+         "argument")
+    )  # fmt: skip
 
     def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
         self.folder = folder
@@ -175,7 +187,11 @@ class Store:
     @classmethod
     def open(cls, folder: Path) -> "Store":
         """The run of a folder, to go on with."""
-        return cls._opened(folder, read_only=False)
+        store = cls._opened(folder, read_only=False)
+        if not store._has_commands():  # A run from before there were any.
+            for statement in TABLES.split(";\n"):
+                store._execute(statement)
+        return store
 
     @classmethod
     def open_to_read(cls, folder: Path) -> "Store":
@@ -265,6 +281,15 @@ class Store:
     def events(self, after: int = 0) -> list[Row]:
         return self._rows("SELECT * FROM events WHERE id > ? ORDER BY id", after)
 
+    def commands(self, after: int = 0) -> list[Row]:
+        """Those with a greater number, in the order in which they were asked."""
+        if not self._has_commands():
+            return []
+        return self._rows("SELECT * FROM commands WHERE id > ? ORDER BY id", after)
+
+    def _has_commands(self) -> bool:
+        return bool(self._found("SELECT 1 FROM sqlite_master WHERE name = 'commands'"))
+
     def samples(self) -> list[Row]:
         return self._rows("SELECT * FROM samples ORDER BY time, rowid")
 
@@ -329,6 +354,9 @@ class Store:
 
     def update_server(self, name: str, state: str, reason: str) -> None:
         self._update("servers", "name = ?", (name,), {"state": state, "reason": reason})
+
+    def update_command(self, number: int, **values: object) -> None:
+        self._update("commands", "id = ?", (number,), values)
 
     def end_placements(self, job: str, attempt: int, when: float) -> None:
         self._update("placements", 'job = ? AND attempt = ? AND "end" IS NULL', (job, attempt), {"end": when})

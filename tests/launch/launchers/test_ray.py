@@ -15,6 +15,7 @@ from tests.launch.scenes import (
     Scene,
     assert_nothing_left,
     assert_slots_held_once,
+    assert_steered,
     assert_ten_went_well,
     finish,
     kill,
@@ -207,3 +208,8 @@ def test_nodes_are_named_by_what_only_they_have() -> None:
         "2": ("node:2", "GPU", 2),
         "h2": ("node:2", "GPU", 2),
     }
+
+
+def test_a_run_is_steered(rig: Rig, address: str, tmp_path: Path) -> None:
+    assert_steered(Scene(tmp_path, SERVERS), "ray", {"RAY_ADDRESS": address})
+    assert rig.left() == []

@@ -12,6 +12,7 @@ from tests.launch.scenes import (
     Quiet,
     Scene,
     assert_slots_held_once,
+    assert_steered,
     assert_ten_went_well,
     finish,
     kill,
@@ -272,3 +273,8 @@ def test_newer_versions_of_the_queue_are_read() -> None:
     }  # fmt: skip
     job = launcher_module._job(entry)
     assert (job.state, job.exit_code, job.ended) == ("FAILED", 7, 17.0)
+
+
+@needs_slurm
+def test_a_run_is_steered(slurm: Slurm, tmp_path: Path) -> None:
+    assert_steered(Scene(tmp_path, SERVERS), "slurm")
