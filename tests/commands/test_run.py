@@ -49,6 +49,15 @@ def test_the_example_runs_and_the_same_files_plan(
     assert document["makespan_s"] > document["avg_jct_s"] > 0
     late = document["jobs"][3]
     assert late["progress"] == {"iteration": 3, "rate": 10, "path": "ring"}
+    assert late["prediction"]["predicted_s"] > 0
+    assert set(late["prediction"]) == {
+        "predicted_s",
+        "measured_s",
+        "iterations",
+        "factor",
+        "learned",
+        "error",
+    }
     assert Path(late["logs"][0]).read_text().endswith("done\n")
 
 

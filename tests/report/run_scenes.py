@@ -87,6 +87,12 @@ def paceline_run(folder: Path, slow: float = 1.0, name: str = "paceline") -> Pat
         ],
         settings={"theta": 14.0, "kappa": 4}, took_s=0.02,
     )  # fmt: skip
+    for since, factor, learned in ((0.4, 1.0, 1.25), (5.0, 1.25, None)):
+        store.insert(
+            "predictions", job="alpha", attempt=1, since=BEGAN + since, factor=factor, predicted_s=0.08 * factor,
+            measured_s=0.1, iterations=40.0, learned=learned,
+        )  # fmt: skip
+    store.insert("predictions", job="gamma", attempt=1, since=BEGAN + 10.2, factor=1.0, predicted_s=0.2)
     store.event(BEGAN, "run", "3 jobs on 3 servers by sjf-bco")
     store.event(
         BEGAN + 4 * slow,

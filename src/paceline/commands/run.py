@@ -37,7 +37,20 @@ Examples:
 
   paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml --network emulated --switch auto
 """
-COLUMNS = ("job", "state", "servers", "iteration", "rate", "path", "expected end")
+COLUMNS = (
+    "job",
+    "state",
+    "servers",
+    "iteration",
+    "rate",
+    "predicted",
+    "measured",
+    "error",
+    "path",
+    "expected end",
+)
+"""`predicted` and `measured` are times of an iteration."""
+_LEFT = ("job", "state", "servers", "path")
 _STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "cancelled": "yellow",
            "starting": "cyan"}  # fmt: skip
 
@@ -212,15 +225,29 @@ def _job_table(store: "Store", rows: "list[Row]", now: float) -> "Table":
     for row in store.placements():
         servers.setdefault((row["job"], row["attempt"]), []).append(f"{row['server']}:{row['slots']}")
     table = Table(box=None, pad_edge=False)
-    for i, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if i in (3, 4, 6) else "left", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
+    predictions = store.last_predictions()
     for row in rows:
-        cells = _cells(row, " ".join(servers.get((row["name"], row["attempt"]), [])), now)
+        where = " ".join(servers.get((row["name"], row["attempt"]), []))
+        cells = _cells(row, where, _prediction(predictions.get(row["name"])), now)
         table.add_row(*(escape(cell) for cell in cells), style=_STYLES.get(row["state"], ""))
     return table
 
 
-def _cells(row: "Row", servers: str, now: float) -> list[str]:
+def _prediction(row: "Row | None") -> list[str]:
+    """What an iteration was expected to take, what it took, and how far off that is."""
+    from paceline.report.run.read import prediction_error
+    from paceline.units import format_seconds
+
+    if row is None:
+        return ["", "", ""]
+    error = prediction_error(row)
+    measured = "" if error is None else format_seconds(row["measured_s"])
+    return [format_seconds(row["predicted_s"]), measured, "" if error is None else f"{error:+.0%}"]
+
+
+def _cells(row: "Row", servers: str, prediction: list[str], now: float) -> list[str]:
     from paceline.units import format_seconds
 
     iteration = "" if row["iteration"] is None else f"{row['iteration']:.0f}/{row['iterations']:.0f}"
@@ -229,7 +256,7 @@ def _cells(row: "Row", servers: str, now: float) -> list[str]:
     if row["state"] == "running" and row["expected_end"] is not None:
         late = row["expected_end"] <= now
         left = "overdue" if late else f"in {format_seconds(round(row['expected_end'] - now, 1))}"
-    return [row["name"], row["state"], servers, iteration, rate, row["path"] or "", left]
+    return [row["name"], row["state"], servers, iteration, rate, *prediction, row["path"] or "", left]
 
 
 def _summary(store: "Store") -> dict[str, Any]:
@@ -238,6 +265,7 @@ def _summary(store: "Store") -> dict[str, Any]:
     slots: dict[tuple[str, int], dict[str, int]] = {}
     for row in store.placements():
         slots.setdefault((row["job"], row["attempt"]), {})[row["server"]] = row["slots"]
+    predictions = store.last_predictions()
     jobs = []
     for row in store.jobs():
         folder = store.folder / "attempts" / f"{row['name']}.{row['attempt']}"
@@ -254,6 +282,7 @@ def _summary(store: "Store") -> dict[str, Any]:
                 "end_s": end_s,
                 "jct_s": None if end_s is None else end_s - row["arrival_s"],
                 "progress": row["progress"],
+                "prediction": _prediction_json(predictions.get(row["name"])),
                 "reason": row["reason"],
                 "logs": sorted(str(path) for path in folder.glob("rank-*.log")),
             }
@@ -270,6 +299,16 @@ def _summary(store: "Store") -> dict[str, Any]:
         "plans": len(store.plans()),
         "jobs": jobs,
     }
+
+
+def _prediction_json(row: "Row | None") -> dict[str, Any] | None:
+    """The last prediction of a job's iteration, with what was measured (null: too short to tell)."""
+    from paceline.report.run.read import prediction_error
+
+    if row is None:
+        return None
+    kept = {key: row[key] for key in ("predicted_s", "measured_s", "iterations", "factor", "learned")}
+    return {**kept, "error": prediction_error(row)}
 
 
 def _since(began: float, when: float | None) -> float | None:

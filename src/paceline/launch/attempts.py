@@ -95,9 +95,10 @@ class Attempts:
         run_id: str,
         tell: Tell,
         on_end: "Callable[[Ended], None]",
+        on_progress: "Callable[[Watched, float], None]",
     ) -> None:
         self.store, self.launcher, self.cluster, self.jobs = store, launcher, cluster, jobs
-        self.run_id, self.tell, self.on_end = run_id, tell, on_end
+        self.run_id, self.tell, self.on_end, self.on_progress = run_id, tell, on_end, on_progress
         self.open: dict[str, Watched] = {}
         """By token."""
 
@@ -265,6 +266,7 @@ class Attempts:
                 "samples", time=now, job=watched.name, attempt=watched.task.attempt, iteration=found.iteration,
                 rate=found.rate, path=found.path, figures=found.rest,
             )  # fmt: skip
+            self.on_progress(watched, now)
             if found.path and before and before.path and found.path != before.path:
                 self.tell(
                     now, "path", f"{watched.name} goes from {before.path} to {found.path}", job=watched.name,

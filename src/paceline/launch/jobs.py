@@ -48,8 +48,14 @@ class RunJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "RunJob":
+        job = Job(**data["job"])
+        releases = tuple((float(time_s), int(size)) for time_s, size in job.releases)
         return cls(
-            Job(**data["job"]), tuple(data["command"]), dict(data["env"]), data["workdir"], data["retries"]
+            dataclasses.replace(job, releases=releases),
+            tuple(data["command"]),
+            dict(data["env"]),
+            data["workdir"],
+            data["retries"],
         )
 
 

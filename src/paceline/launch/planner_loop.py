@@ -14,10 +14,11 @@ from threading import Event
 from typing import Protocol
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, UserError
-from paceline.launch.attempts import Attempts, Ended
+from paceline.launch.attempts import Attempts, Ended, Watched
 from paceline.launch.control import CANCELLED, ENDED, Controller
 from paceline.launch.jobs import RunJob
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
+from paceline.launch.learning import Learning, Placed
 from paceline.launch.replan import Outlook, Running, plan_now
 from paceline.launch.store import Row, Store, Tell
 from paceline.schedule.inputs.cluster import Cluster
@@ -95,9 +96,17 @@ class PlannerLoop:
         self.interrupted = Event()
         self.meta = store.meta()
         self.attempts = Attempts(
-            store, launcher, cluster, self.jobs, self.meta["run_id"], self.tell, self._handle_end
+            store,
+            launcher,
+            cluster,
+            self.jobs,
+            self.meta["run_id"],
+            self.tell,
+            self._handle_end,
+            self._handle_progress,
         )
         self.control = Controller(store, self.jobs, cluster.gpus_total, launcher.name, self.tell)
+        self.learning = Learning(store, cluster, model, self.jobs, self.tell)
         self.down: dict[str, str] = {
             row["name"]: row["reason"] for row in store.servers() if row["state"] == "down"
         }
@@ -219,6 +228,12 @@ class PlannerLoop:
         self._why = text
         self._lost = self._lost or ended.outcome == "lost"
 
+    def _handle_progress(self, watched: Watched, now: float) -> None:
+        if watched.progress is not None and watched.progress.iteration is not None:
+            self.learning.note(
+                watched.name, watched.task.attempt, watched.progress.iteration, now, self.launcher.poll_s
+            )
+
     # Servers ---------------------------------------------------------------------------------------------
 
     def _look_at_servers(self, now: float) -> None:
@@ -248,23 +263,27 @@ class PlannerLoop:
 
     def _replan(self, now: float) -> None:
         why, self._why = self._why, ""
+        self.learning.conclude(now)
         waiting = [row["name"] for row in self.store.jobs() if row["state"] == "waiting"]
         running = [
-            Running(each.run_job.job, each.gpus, each.iterations_left(now))
+            Running(self.learning.corrected(each.name), each.gpus, each.iterations_left(now))
             for each in self.attempts.open.values()
         ]
         # With none waiting, running jobs still get their new remaining time: an ended job no longer contends with them.
         if not waiting and not running:
             return
         outlook = plan_now(
-            self.cluster, self.model, running, [self.jobs[name].job for name in waiting], self.down, self.policy,
-            self.settings.objective,
+            self.cluster, self.model, running, [self.learning.corrected(name) for name in waiting], self.down,
+            self.policy, self.settings.objective,
         )  # fmt: skip
         self._write_plan(now, why, running, outlook)
         for decision in outlook.decisions:
             if decision.now and not self.control.paused:
                 address, token = (self.switch.address, self.switch.token) if self.switch else ("", "")
                 self.attempts.start(decision, now, address, token, self.settings.grace_s)
+        self.learning.predict(
+            now, [Placed(each.name, each.task.attempt, each.gpus) for each in self.attempts.open.values()]
+        )
 
     def _write_plan(self, now: float, why: str, running: list[Running], outlook: Outlook) -> None:
         decisions = [

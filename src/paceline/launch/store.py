@@ -35,7 +35,7 @@ Row = dict[str, Any]
 VERSION = 1
 EVENT_KINDS = (
     "run", "arrival", "plan", "start", "running", "end", "lost", "retry", "stop",
-    "server", "switch", "path", "backend", "launcher", "resume", "network", "command",
+    "server", "switch", "path", "backend", "launcher", "resume", "network", "command", "learn",
 )  # fmt: skip
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -128,6 +128,16 @@ CREATE TABLE IF NOT EXISTS samples (
     figures TEXT NOT NULL      -- JSON: the other keys of the progress line (loss, straggler, ...)
 );
 CREATE INDEX IF NOT EXISTS samples_by_job ON samples (job, time);
+CREATE TABLE IF NOT EXISTS predictions (
+    job TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    since REAL NOT NULL,       -- the plan that it is of: who runs beside the job stays the same until the next
+    factor REAL NOT NULL,      -- how many times as long as its file says the job was expected to compute
+    predicted_s REAL NOT NULL, -- of an iteration
+    measured_s REAL,           -- NULL: not enough progress to tell
+    iterations REAL,           -- over so many
+    learned REAL               -- the factor that would have made the prediction right
+);
 CREATE TABLE IF NOT EXISTS switch_samples (
     time REAL NOT NULL,
     job TEXT,                  -- as the switch names it; NULL: of the whole switch
@@ -179,8 +189,7 @@ class Store:
         (folder / "down").mkdir(exist_ok=True)
         store = cls(folder, sqlite3.connect(folder / FILE, timeout=30.0, isolation_level=None))
         with store.transaction():
-            for statement in TABLES.split(";\n"):
-                store._execute(statement)
+            store._create_tables()
             store.set_meta(version=VERSION)
         return store
 
@@ -188,9 +197,7 @@ class Store:
     def open(cls, folder: Path) -> "Store":
         """The run of a folder, to go on with."""
         store = cls._opened(folder, read_only=False)
-        if not store._has_commands():  # A run from before there were any.
-            for statement in TABLES.split(";\n"):
-                store._execute(statement)
+        store._create_tables()
         return store
 
     @classmethod
@@ -219,6 +226,11 @@ class Store:
         if version != VERSION:
             raise UserError(f"{FILE} has version {version}, this is {VERSION}", place=str(folder))
         return store
+
+    def _create_tables(self) -> None:
+        """Those that are not there: all of a new run, and what a run of an older release has not."""
+        for statement in TABLES.split(";\n"):
+            self._execute(statement)
 
     def close(self) -> None:
         self._db.close()
@@ -283,18 +295,30 @@ class Store:
 
     def commands(self, after: int = 0) -> list[Row]:
         """Those with a greater number, in the order in which they were asked."""
-        if not self._has_commands():
+        if not self._has("commands"):
             return []
         return self._rows("SELECT * FROM commands WHERE id > ? ORDER BY id", after)
 
-    def _has_commands(self) -> bool:
-        return bool(self._found("SELECT 1 FROM sqlite_master WHERE name = 'commands'"))
+    def _has(self, table: str) -> bool:
+        """A run of an older release, opened to read, may lack one."""
+        return bool(self._found("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)))
 
     def samples(self) -> list[Row]:
         return self._rows("SELECT * FROM samples ORDER BY time, rowid")
 
     def switch_samples(self) -> list[Row]:
         return self._rows("SELECT * FROM switch_samples ORDER BY time, rowid")
+
+    def predictions(self) -> list[Row]:
+        """In the order of plans; none in a run of a release that did not keep them."""
+        if not self._has("predictions"):
+            return []
+        return self._rows("SELECT rowid AS id, * FROM predictions ORDER BY since, rowid")
+
+    def last_predictions(self) -> dict[str, Row]:
+        """By job: the last prediction that was measured, else the last of all."""
+        rows = self.predictions()
+        return {row["job"]: row for row in sorted(rows, key=lambda row: row["measured_s"] is not None)}
 
     def tables(self) -> dict[str, list[Row]]:
         """Every table but `meta`, as one moment shows them."""
@@ -304,6 +328,7 @@ class Store:
                 "servers": self.servers(), "jobs": self.jobs(), "attempts": self.attempts(),
                 "placements": self.placements(), "plans": self.plans(), "events": self.events(),
                 "samples": self.samples(), "switch_samples": self.switch_samples(),
+                "predictions": self.predictions(),
             }  # fmt: skip
         finally:
             if self._db.in_transaction:
@@ -351,6 +376,9 @@ class Store:
 
     def update_attempt(self, job: str, attempt: int, **values: object) -> None:
         self._update("attempts", "job = ? AND attempt = ?", (job, attempt), values)
+
+    def update_prediction(self, number: int, **values: object) -> None:
+        self._update("predictions", "rowid = ?", (number,), values)
 
     def update_server(self, name: str, state: str, reason: str) -> None:
         self._update("servers", "name = ?", (name,), {"state": state, "reason": reason})

@@ -37,7 +37,7 @@ def breakdown(schedule: Schedule, j: int) -> Breakdown:
     servers, racks = _extent(problem, mine.gpus)
     ran_s = sum(segment.end_s - segment.start_s for segment in mine.segments)
     total_s = ran_s / job.iterations
-    longer = 1.0 + job.jitter * servers / (servers + 1.0)
+    longer = contention.slowest_of(job.jitter, servers)
     computing_s = job.compute_s * longer
     if servers == 1:
         return Breakdown(total_s, computing_s, total_s - computing_s, 0.0, 0.0, 0.0, {})
@@ -92,7 +92,7 @@ def _alone_s(problem: Problem, network: contention.NetworkT, j: int, servers: in
     rate = network.rate
     if racks > 1:
         rate = min(rate, network.uplink / contention.copies_on_uplinks(kind))
-    longer = 1.0 + float(jobs.jitter[j]) * servers / (servers + 1.0)
+    longer = contention.slowest_of(float(jobs.jitter[j]), servers)
     sent = contention.sending(network, kind, float(jobs.net_bytes[j]), servers, racks, rate, 1.0)
     trip = contention.latency(network, kind, racks)
     tau = contention.iteration(float(jobs.forward[j]), jobs.released[j], jobs.left[j], longer, sent, trip)

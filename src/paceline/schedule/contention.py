@@ -84,6 +84,12 @@ def any_of_several(rate: float, alone: float, free_there: float, free_everywhere
 
 
 @compiled
+def slowest_of(jitter: float, servers: int) -> float:
+    """How many times as long an iteration's computing takes, since all wait for the slowest of so many."""
+    return 1.0 + jitter * servers / (servers + 1.0)
+
+
+@compiled
 def copies_on_uplinks(kind: int) -> float:
     """How often the gradients of a job that spans racks cross the busiest of its racks' links."""
     return COPIES if kind == ESA or kind == ATP else 1.0

@@ -302,18 +302,25 @@ def holders_of(state: State, jobs: JobsT, cluster: ClusterT, j: int) -> float:
 
 
 @compiled
+def sent_of(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, rate: float) -> float:
+    """Time that all gradients of a spread job take at a rate, among those who hold switch memory now."""
+    kind = jobs.kind[j]
+    holders = holders_of(state, jobs, cluster, j) if kind == contention.ATP else 1.0
+    servers, racks = state.servers_n[j], state.racks_n[j]
+    return contention.sending(price.network, kind, jobs.net_bytes[j], servers, racks, rate, holders)
+
+
+@compiled
 def _price_by_links(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int) -> float:
     # The iteration of job j among its neighbours of now; its share of time follows.
-    servers, racks = state.servers_n[j], state.racks_n[j]
-    longer = 1.0 + jobs.jitter[j] * servers / (servers + 1.0)
+    servers, kind = state.servers_n[j], jobs.kind[j]
+    longer = contention.slowest_of(jobs.jitter[j], servers)
     if servers == 1:
         inside = jobs.ring_bytes[j] / price.intra if jobs.gpus[j] > 1 else 0.0
         return float(jobs.compute[j] * longer + inside)
-    network, kind = price.network, jobs.kind[j]
     rate = rate_of(state, jobs, cluster, price, j)
-    holders = holders_of(state, jobs, cluster, j) if kind == contention.ATP else 1.0
-    sent = contention.sending(network, kind, jobs.net_bytes[j], servers, racks, rate, holders)
-    trip = contention.latency(network, kind, racks)
+    sent = sent_of(state, jobs, cluster, price, j, rate)
+    trip = contention.latency(price.network, kind, state.racks_n[j])
     tau = contention.iteration(jobs.forward[j], jobs.released[j], jobs.left[j], longer, sent, trip)
     used = contention.on_links(kind, jobs.net_bytes[j], rate, sent)
     _set_busy(state, jobs, cluster, j, min(1.0, used / tau))

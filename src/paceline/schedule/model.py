@@ -240,7 +240,7 @@ class Problem:
     def _tau_by_links(self, job: Job, servers: int, p: int, sharing: int) -> float:
         """With p - 1 neighbours on each link, all of whom send all the time."""
         network, unit = self.network_t, self.unit_s
-        longer = 1.0 + job.jitter * servers / (servers + 1.0)
+        longer = contention.slowest_of(job.jitter, servers)
         if servers == 1:
             inside_s = 2.0 * job.gradient_bytes * (job.gpus - 1) / job.gpus * 8 / self.cluster.intra_bps
             return (job.compute_s * longer + inside_s) / unit

@@ -61,7 +61,8 @@ class Timeline:
         self.idle = np.ones(problem.cluster.gpus_total, dtype=np.bool_)
         self.service: Floats = np.zeros(len(problem.jobs))
         """GPU time attained by each job."""
-        self._state = kernels.new_state(problem.jobs_t, problem.cluster_t)
+        self.state = kernels.new_state(problem.jobs_t, problem.cluster_t)
+        """What the kernels keep; to look at."""
         self._segments: list[list[Segment]] = [[] for _ in problem.jobs]
         self._reasons = [""] * len(problem.jobs)
         self._open: dict[int, _Open] = {}
@@ -79,20 +80,20 @@ class Timeline:
 
     @property
     def next_end(self) -> float:
-        state = self._state
+        state = self.state
         return float(state.key[state.heap[0]]) if state.heap_n[0] else np.inf
 
     def remaining_iterations(self, j: int) -> float:
-        state = self._state
+        state = self.state
         return max(0.0, float(state.remaining[j] - state.rate[j] * (self.now - state.since[j])))
 
     def contenders(self, servers: Sequence[int]) -> int:
         """The largest number of spread jobs on any of these servers now."""
-        return max((int(self._state.crowd[s]) for s in servers), default=0)
+        return max((int(self.state.crowd[s]) for s in servers), default=0)
 
     def spread_jobs(self, servers: Sequence[int]) -> set[int]:
         """The spread jobs that run on any of these servers now."""
-        state = self._state
+        state = self.state
         return {int(state.on_server[s, k]) for s in servers for k in range(int(state.crowd[s]))}
 
     def gpus_of(self, j: int) -> Ints:
@@ -112,7 +113,7 @@ class Timeline:
         while self.next_arrival <= when:
             self.waiting.append(self._arrivals.pop())
         while self.next_end <= when:
-            self._leave(int(self._state.heap[0]), done=True)
+            self._leave(int(self.state.heap[0]), done=True)
         return True
 
     def start(self, j: int, gpus: Sequence[int] | Ints, reason: str) -> None:
@@ -122,12 +123,12 @@ class Timeline:
         assert len(chosen) == problem.jobs[j].gpus, "a gang is complete"
         assert bool(self.idle[chosen].all()), "a GPU serves one job at a time"
         base = problem.jobs_t.base
-        self._state.gpus[base[j] : base[j + 1]] = chosen
+        self.state.gpus[base[j] : base[j + 1]] = chosen
         self.idle[chosen] = False
         self.waiting.remove(j)
         self._open[j] = _Open(self.now, chosen)
         self._reasons[j] = self._reasons[j] or reason
-        kernels.start(self._state, problem.jobs_t, problem.cluster_t, problem.price_t, j, self.now)
+        kernels.start(self.state, problem.jobs_t, problem.cluster_t, problem.price_t, j, self.now)
 
     def preempt(self, j: int) -> None:
         """Take job j off its GPUs; what it has computed stays."""
@@ -136,7 +137,7 @@ class Timeline:
 
     def _leave(self, j: int, done: bool) -> None:
         problem = self.problem
-        kernels.leave(self._state, problem.jobs_t, problem.cluster_t, problem.price_t, j, self.now, done)
+        kernels.leave(self.state, problem.jobs_t, problem.cluster_t, problem.price_t, j, self.now, done)
         run = self._open.pop(j)
         self.idle[run.gpus] = True
         unit = problem.unit_s

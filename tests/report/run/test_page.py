@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 from paceline.cli import app
 from paceline.errors import UserError
 from paceline.launch.store import read_run
+from paceline.report.page import Page
 from paceline.report.perfetto import FIRST_SERVER, SWITCH, trace_events
 from paceline.report.run.compare import summary
 from paceline.report.run.page import _rates
+from paceline.report.run.predictions import add_predictions
 from tests.report.run_scenes import baseline_run, going_run, paceline_run
 
 
@@ -49,6 +51,20 @@ def test_spans_of_paths_and_stragglers(runs: tuple[Path, Path]) -> None:
     (slow,) = run.stragglers
     assert (slow.job, slow.what, slow.start_s, slow.end_s) == ("alpha", "rank 3", 3.0, 7.0)
     assert slow.reason == "rank 1 is done and helps rank 3"
+
+
+def test_predictions_stand_beside_measurements(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    page = Page("a run", "")
+    add_predictions(page, read_run(runs[1]))
+    page.write(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Iterations, predicted and measured" in text
+    assert "All 2 stretches" in text
+    # The last stretch of the job, then both; what was not measured is not shown.
+    assert text.count("+0.0%") == 2
+    assert text.count("-20.0%") == 1
+    assert "1 &gt; 1.25" in text
+    assert "gamma" not in text
 
 
 def test_the_switch_knows_process_groups_and_the_report_knows_jobs(runs: tuple[Path, Path]) -> None:

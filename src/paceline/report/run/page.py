@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.report.gantt import job_colours, run_figure
 from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.run.predictions import add_predictions
 from paceline.report.run.read import Row, RunData, Use
 
 EVENTS_MAX = 2000
@@ -59,6 +60,7 @@ def write_page(path: Path, run: RunData) -> None:
     _add_paths(page, run)
     page.heading("Stragglers")
     add_stragglers(page, run)
+    add_predictions(page, run)
     if run.plans:
         page.heading("What each decision was based on")
         add_decisions(page, run)

@@ -6,7 +6,7 @@ into seconds since the run began.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ class RunData:
     """What jobs told of themselves."""
     switch_samples: list[Row]
     """What the switch told of each job."""
+    predictions: list[Row] = field(default_factory=list)
+    """What an iteration of each job was expected to take from each plan on, and what it took."""
 
     @property
     def name(self) -> str:
@@ -273,6 +275,11 @@ class RunData:
         return (job["progress"] or {}).get(key)
 
 
+def prediction_error(row: Row) -> float | None:
+    """By how much a prediction was too long (above 0) or too short; None if nothing was measured."""
+    return row["predicted_s"] / row["measured_s"] - 1.0 if row["measured_s"] else None
+
+
 def _plus(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else a + b
 
@@ -285,7 +292,7 @@ def _straggler_of(row: Row) -> tuple[str, str]:
     return shown, str(row["figures"].get("straggler_reason", ""))
 
 
-TABLES = tuple(field.name for field in fields(RunData) if field.name not in ("folder", "meta"))
+TABLES = tuple(each.name for each in fields(RunData) if each.name not in ("folder", "meta"))
 
 
 def run_of(folder: Path, meta: Row, tables: Mapping[str, list[Row]]) -> RunData:

@@ -75,6 +75,15 @@ class Job:
         """Computation of one iteration: Df_j * M_j + Db_j."""
         return self.forward_s * self.batch + self.backward_s
 
+    def computing(self, factor: float) -> "Job":
+        """The same job on devices that take so many times as long."""
+        return replace(
+            self,
+            forward_s=self.forward_s * factor,
+            backward_s=self.backward_s * factor,
+            releases=tuple((time_s * factor, size_bytes) for time_s, size_bytes in self.releases),
+        )
+
 
 def _in_buckets(releases: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
     """Releases fused until each has `BUCKET_BYTES`, as DistributedDataParallel does."""
