@@ -135,3 +135,11 @@ def test_memory_is_for_a_switch_that_the_run_starts() -> None:
     for switch, memory in (("none", "1MiB"), ("auto", "much")):
         with pytest.raises(UserError, match="--switch-memory"):
             launch.check(launch.RunRequest(switch=switch, switch_memory=memory))
+
+
+def test_a_policy_is_for_a_switch_that_the_run_starts() -> None:
+    assert switches.default_command("127.0.0.1:1", Path("t"), policy="atp")[-2:] == ["--policy", "atp"]
+    launch.check(launch.RunRequest(switch="auto", switch_policy="atp"))
+    for switch, policy in (("none", "atp"), ("auto", "none "), ("auto", "best")):
+        with pytest.raises(UserError, match="--switch-policy"):
+            launch.check(launch.RunRequest(switch=switch, switch_policy=policy))

@@ -9,7 +9,7 @@ from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.profile import profile as profile_command
 from paceline.commands.report import report as report_command
-from paceline.commands.reproduce import esa, fidelity, joint, sa_atp, sjf_bco
+from paceline.commands.reproduce import esa, fidelity, joint, live, sa_atp, sjf_bco
 from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
 from paceline.commands.switch import switch as switch_command
@@ -27,6 +27,7 @@ REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": esa,
     "fidelity": fidelity,
     "joint": joint,
+    "live": live,
     "sa-atp": sa_atp,
     "sjf-bco": sjf_bco,
 }

@@ -135,6 +135,49 @@ def joint(
     _print_summary(out, ("figure", "ours", "setting"), rows)
 
 
+def live(
+    out: OutFolder = Path("out/live"),
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="One workload, one seed, no ATP: eight short cells, seven minutes."),
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Drawn workloads of each kind. Default: 3.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Begin no further cell after so long; --resume goes on from there."),
+    ] = None,
+    jobs: Processes = None,
+    resume: Resume = False,
+) -> None:
+    """The three ideas on real links: training processes on an emulated cluster, beside the simulator's predictions.
+
+    {first fit, bco-plus} x {Gloo, ATP, esa-plus} x {wait for the slow server, takeover} on two workloads, one of them
+    beside other traffic. Cells run one after the other, a minute each; --jobs is for the predictions. Needs PyTorch,
+    and root or user namespaces. Other work on the machine spoils it.
+
+    Writes index.html, rows.csv, cells.csv, combinations.csv, ideas.csv, summary.json, and the runs themselves.
+
+    Examples:
+
+      paceline reproduce live --quick
+
+      paceline reproduce live --out out/live --minutes 10 --resume
+    """
+    from paceline.experiments.live.experiment import Unfinished, reproduce
+
+    with sweep_options(out, jobs, None, resume) as sweep:
+        summary = reproduce(out, quick, sweep, seeds, None if minutes is None else 60 * minutes)
+    if isinstance(summary, Unfinished):
+        typer.echo(
+            f"{summary.done} of {summary.cells} cells are done; the same command with --resume goes on"
+        )
+        return
+    rows = [(figure, _number(entry["ours"], 3), entry["setting"]) for figure, entry in summary.items()]
+    _print_summary(out, ("figure", "ours", "setting"), rows)
+
+
 def sa_atp(
     out: OutFolder = Path("out/sa-atp"),
     quick: Annotated[

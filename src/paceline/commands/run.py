@@ -67,6 +67,12 @@ def run(
     switch_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory of the switch of --switch auto. Default: 64MiB.")
     ] = "",
+    switch_policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Of the switch of --switch auto: esa-plus (default), esa, atp, ..."
+        ),
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run's folder. Default: runs/DATE-TIME.")
     ] = None,
@@ -122,6 +128,7 @@ def run(
         request = launch.RunRequest(
             launcher, policy, objective, switch, switch_memory, seed, grace, patience, address,
             tuple(shlex.split(sbatch)), network, tuple(name for name in warm.split(",") if name),
+            switch_policy,
         )  # fmt: skip
         launch.create(jobs, cluster, request, folder)
     if launch.asks_for_emulation(folder) and not enclosed():

@@ -12,9 +12,12 @@ With one rack there is no uplink: servers are at the core. All of it exists insi
 ends with it, so nothing here is removed by hand.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from paceline.emulation import traffic
 from paceline.emulation.namespaces import BRIDGE, DEVICE, inside, ip, limit_device
 from paceline.errors import UserError
 from paceline.schedule.inputs.cluster import Cluster
@@ -36,6 +39,8 @@ class EmulatedServer:
     rack: int
     slow: float
     """How many times as long its devices take."""
+    background_bps: float = 0.0
+    """Traffic of others on its link, both ways."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,12 @@ class EmulatedCluster:
             racks.append(EmulatedRack(name, namespace, address, cluster.uplink_bps or together_bps))
         servers = {
             server.name: EmulatedServer(
-                server.name, f"server{i}", f"10.77.1.{1 + i}", names.index(server.rack), server.slow
+                server.name,
+                f"server{i}",
+                f"10.77.1.{1 + i}",
+                names.index(server.rack),
+                server.slow,
+                server.background_bps,
             )
             for i, server in enumerate(cluster.servers)
         }
@@ -102,6 +112,24 @@ class EmulatedCluster:
             ip("-n", server.namespace, "link", "set", "lo", "up")
             _link(self.racks[server.rack].namespace, f"server{i}", server.namespace, DEVICE, self.rate_bps)
             ip("-n", server.namespace, "address", "add", f"{server.address}/16", "dev", DEVICE)
+
+    @contextlib.contextmanager
+    def background(self) -> Iterator[None]:
+        """Traffic of others, where servers have some, for as long as this lasts."""
+        busy = [
+            (server.namespace, server.address, server.background_bps)
+            for server in self.servers.values()
+            if server.background_bps
+        ]
+        if not busy:
+            yield
+            return
+        process = traffic.start(self.core_address, busy)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.communicate()
 
     def uplink_bytes(self) -> dict[str, tuple[int, int]]:
         """What each rack has sent up and got from above so far, by the rack's name."""

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
+from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.emulation.cluster import EmulatedCluster
 from paceline.emulation.enclosure import enclosed
 from paceline.errors import UserError
@@ -63,6 +64,8 @@ class RunRequest:
     """`emulated`: servers are network namespaces of this machine; empty: as the machine is."""
     warm: tuple[str, ...] = ()
     """Modules that are loaded before the first job starts; its ranks are forked from that process."""
+    switch_policy: str = ""
+    """Who gets the aggregators of a switch that the run starts; default: the switch's own."""
 
 
 def _local(request: RunRequest, run_dir: Path) -> Launcher:
@@ -106,6 +109,11 @@ def check(request: RunRequest) -> None:
             parse_size_bytes(request.switch_memory)
         except ValueError as error:
             raise UserError(str(error), place="--switch-memory") from None
+    if request.switch_policy and request.switch != "auto":
+        raise UserError("is for a switch that the run starts: --switch auto", place="--switch-policy")
+    if request.switch_policy and request.switch_policy not in SWITCH_POLICIES:
+        known = ", ".join(name for name in SWITCH_POLICIES if name != "none")
+        raise UserError(f"unknown policy {request.switch_policy!r}; known: {known}", place="--switch-policy")
     check_policy(request.policy)
 
 
@@ -217,6 +225,7 @@ def go_on(folder: Path, watcher: Watcher) -> int:
         jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
         with (
             contextlib.closing(_reached(request, folder, network)) as launcher,
+            network.background() if network is not None else contextlib.nullcontext(),
             _switch(store, request, watcher, network) as switch,
         ):
             if meta["state"] == "new":
@@ -279,9 +288,9 @@ def _answering_switch(
         return switches.attach(store, request.switch)
     reason = "the first on a machine compiles for a minute or more"
     tell_event(store, watcher, time.time(), "switch", "the run's switch is started", reason=reason)
-    command = partial(switches.default_command, memory=request.switch_memory)
+    command = partial(switches.default_command, memory=request.switch_memory, policy=request.switch_policy)
     if network is not None and network.has_uplinks:
-        tree = switches.start_tree(store, network, request.switch_memory)
+        tree = switches.start_tree(store, network, request.switch_memory, request.switch_policy)
         text = f"{len(tree.racks)} rack switches answer, under an upper one at {tree.address}"
         tell_event(store, watcher, time.time(), "switch", text)
         return tree

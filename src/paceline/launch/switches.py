@@ -37,8 +37,9 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def default_command(
-    address: str, token_file: Path, memory: str = "", level: Sequence[str] = (), within: Sequence[str] = ()
-) -> list[str]:
+    address: str, token_file: Path, memory: str = "", level: Sequence[str] = (), within: Sequence[str] = (),
+    policy: str = "",
+) -> list[str]:  # fmt: skip
     """`paceline switch` by the interpreter that we run in.
 
     `level`: options of an upper switch or of one under it; `within`: what goes before a command in its namespace.
@@ -46,6 +47,7 @@ def default_command(
     call = "from paceline.cli import main; main()"
     options = ["--listen", address, "--token-file", str(token_file), "--drain-timeout", "2"]
     options += ["--memory", memory] if memory else []
+    options += ["--policy", policy] if policy else []
     return [*within, sys.executable, "-c", call, "switch", *options, *level]
 
 
@@ -218,10 +220,10 @@ def start(
 
 
 def start_tree(
-    store: Store, network: EmulatedCluster, memory: str, limit_s: float = READY_LIMIT_S
+    store: Store, network: EmulatedCluster, memory: str, policy: str = "", limit_s: float = READY_LIMIT_S
 ) -> SwitchTree:
     """An upper switch at the core of an emulated network, and one in each rack."""
-    upper_command = partial(default_command, memory=memory, level=("--upper",))
+    upper_command = partial(default_command, memory=memory, policy=policy, level=("--upper",))
     upper = start(store, host=network.core_address, command=upper_command, limit_s=limit_s, port=SWITCH_PORT)
     racks: list[RunSwitch] = []
     try:
@@ -229,6 +231,7 @@ def start_tree(
             command = partial(
                 default_command,
                 memory=memory,
+                policy=policy,
                 level=("--upstream", upper.address),
                 within=inside(rack.namespace, []),
             )

@@ -28,6 +28,8 @@ class ServerGroup(Section):
     rack: str = "rack0"
     slow: Annotated[float, Field(gt=0)] = 1.0
     """So many times as long its devices take; for emulated clusters, and no planner knows it."""
+    background: Rate = 0.0
+    """Traffic of others on its link, both ways; for emulated clusters, and no planner knows it."""
 
 
 class ClusterNetwork(Section):
@@ -93,7 +95,7 @@ class ClusterFile(Section):
             stem = group.name or f"s{index}"
             for i in range(group.count):
                 name = stem if group.count == 1 and group.name else f"{stem}-{i}"
-                servers.append(Server(name, group.gpus, group.rack, group.slow))
+                servers.append(Server(name, group.gpus, group.rack, group.slow, group.background))
         return Cluster(
             tuple(servers),
             intra_bps=self.network.intra_server,
@@ -113,6 +115,8 @@ class Server:
     rack: str = "rack0"
     slow: float = 1.0
     """How many times as long its devices take, in an emulated cluster."""
+    background_bps: float = 0.0
+    """Traffic of others on its link, both ways, in an emulated cluster."""
 
 
 @dataclass(frozen=True)
