@@ -16,8 +16,21 @@ def autoload() -> None:
         # A torch without `distributed`, or one that differs from what we know: asking for the backend then fails.
         logging.getLogger("paceline.torch").debug("the backend paceline is not registered: %r", error)
         return
+    adapt()
     if path := os.environ.get("PACELINE_PROFILE"):
         # `paceline profile` runs this script, and wants to know what it does.
         from paceline.torch.profile import profile
 
         profile(path, int(os.environ.get("PACELINE_PROFILE_STEPS", "20")))
+
+
+def adapt() -> None:
+    """What the environment asks of a program that uses torch; also for a process forked from one that has loaded it."""
+    if not os.environ.get("PACELINE_PROGRESS"):
+        return
+    try:
+        from paceline.torch.progress import install
+
+        install()
+    except Exception as error:
+        logging.getLogger("paceline.torch").debug("steps are not counted: %r", error)

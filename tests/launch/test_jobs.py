@@ -93,3 +93,26 @@ def test_values_of_other_kinds_are_not_taken() -> None:
     assert parse_progress('{"rate": NaN}') == jobs.Progress(
         None, None, None, parse_progress('{"rate": NaN}').all
     )  # type: ignore[union-attr]
+
+
+def test_what_was_counted_fills_what_the_job_does_not_tell(tmp_path: Path) -> None:
+    tail = ProgressTail(tmp_path)
+    counted = tmp_path / "progress-0"
+    counted.write_text('{"iteration": 7, "rate": 2.0, "path": "gloo", "counted": "optimizer steps"}\n')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (7, 2.0, "ring")
+    assert tail.read() is None, "nothing new was counted"
+    (tmp_path / "rank-0.log").write_text('PACELINE_STATUS {"iteration": 3, "straggler": 1}\n')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (3, 2.0, "ring"), "its own word goes first"
+    with (tmp_path / "rank-0.log").open("a") as log:
+        log.write('PACELINE_STATUS {"iteration": 4}\n')
+    found = tail.read()
+    assert found is not None
+    assert "straggler" not in found.rest, "a job's line stands for itself"
+    counted.write_text('{"iteration": 9, "rate": 2.5, "path": "switch"}\n')
+    found = tail.read()
+    assert found is not None
+    assert (found.iteration, found.rate, found.path) == (4, 2.5, "switch")

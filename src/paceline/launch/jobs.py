@@ -7,7 +7,8 @@ neither the file nor the folder it was started from.
 Progress is one JSON object with any of `iteration`, `rate`, `path`, and more if the job likes. A job may print a line
 `PACELINE_STATUS {"iteration": 12, "rate": 3.4, "path": "switch"}`, or write the object to the file that the variable
 PACELINE_STATUS names (the last whole line counts). Rank 0 speaks for the job. What does not parse is not progress,
-and no error.
+and no error. A job that tells nothing is counted (`paceline.torch.progress`, in the file `progress-0`); what it tells
+itself goes before what was counted, key by key.
 """
 
 import dataclasses
@@ -123,8 +124,11 @@ def parse_progress(text: str) -> Progress | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict):
-        return None
+    return progress_of(data) if isinstance(data, dict) else None
+
+
+def progress_of(data: dict[str, Any]) -> Progress:
+    """The progress that an object tells."""
     return Progress(_number(data.get("iteration")), _number(data.get("rate")), _path(data.get("path")), data)
 
 
@@ -158,7 +162,13 @@ class ProgressTail:
         self.log, self.status = folder / "rank-0.log", folder / "status-0"
         self._offset = 0
         self._rest = b""
-        self._status_seen = b""
+        self.counted = folder / "progress-0"
+        self._seen: dict[Path, bytes] = {}
+        self._told: dict[str, Any] = {}
+        """The last that the job said itself."""
+        self._own: set[str] = set()
+        """The keys that it has ever told: these are not counted for it."""
+        self._counted: dict[str, Any] = {}
         self.backend: dict[str, str] | None = None
         """What was read last of the backend: `used`, `asked`, `reason`."""
 
@@ -171,7 +181,16 @@ class ProgressTail:
                     newest = parse_progress(line[len(PREFIX) :]) or newest
                 elif line.startswith(BACKEND_PREFIX):
                     self.backend = _parse_backend(line[len(BACKEND_PREFIX) :]) or self.backend
-        return self._from_status() or newest
+        newest = self._from_file(self.status) or newest
+        counted = self._from_file(self.counted)
+        if newest is None and counted is None:
+            return None
+        self._counted = counted.all if counted is not None else self._counted
+        if newest is not None:
+            self._told = newest.all
+            self._own.update(newest.all)
+        missing = {key: value for key, value in self._counted.items() if key not in self._own}
+        return progress_of(missing | self._told)
 
     def _log_lines(self) -> list[str]:
         try:
@@ -186,14 +205,14 @@ class ProgressTail:
         self._rest = rest if len(rest) <= LINE_BYTES_MAX else b""
         return [line.decode(errors="replace") for line in whole]
 
-    def _from_status(self) -> Progress | None:
+    def _from_file(self, path: Path) -> Progress | None:
         try:
-            data = self.status.read_bytes()[-LINE_BYTES_MAX:]
+            data = path.read_bytes()[-LINE_BYTES_MAX:]
         except OSError:
             return None
-        if data == self._status_seen:
+        if data == self._seen.get(path, b""):
             return None
-        self._status_seen = data
+        self._seen[path] = data
         for line in reversed(data.decode(errors="replace").splitlines()):
             found = parse_progress(line.removeprefix(PREFIX))
             if found is not None:

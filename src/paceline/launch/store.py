@@ -9,6 +9,7 @@ A run's folder (`RUN_DIR`):
         task.json              what is to be run (`protocol.Task`)
         rank-R.log             standard output and error of rank R
         status-R               where rank R may write its progress (PACELINE_STATUS)
+        progress-0             the steps that were counted in rank 0 (PACELINE_PROGRESS)
         remaining_s            expected remaining seconds; written anew at every plan
         claim.json, exit.json  the supervisor's: who runs this attempt, how it ended
 

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ LOG = logging.getLogger("paceline.torch")
 EVENTS_MAX = 256
 LATEST = 64
 """Reductions that are shown: what was under way when something stood still."""
+
+ON_BEGIN: list[Callable[[int, str, str], None]] = []
+"""Called with size, format and operation of every reduction that this process begins (`progress`)."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class Journal:
             noted = ReductionRecord(self.begun, elements, dtype, op, timeout_s, time.time())
             self.begun += 1
             self._latest.append(noted)
+        for listener in ON_BEGIN:
+            listener(elements, dtype, op)
         return noted
 
     def change(self, event: str, reason: str, *, bad: bool = False, quiet: bool = False, **more: Any) -> None:

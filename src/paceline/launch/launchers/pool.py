@@ -151,6 +151,10 @@ def _run(request: dict[str, Any], fds: list[int]) -> int:
         stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
     code = 0
     try:
+        if "torch" in sys.modules:
+            from paceline.torch_autoload import adapt
+
+            adapt()  # torch was loaded before this rank had an environment
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1

@@ -40,6 +40,7 @@ MEANINGS: dict[str, str] = {
     "PACELINE_REMAINING_FILE": "a file with the expected remaining seconds, renewed at every plan and by its progress",
     "PACELINE_ITERATIONS": "iterations, as the job file has them",
     "PACELINE_STATUS": "a file to write progress to, as JSON",
+    "PACELINE_PROGRESS": "a file where steps are counted by themselves, by rank 0 and torch",
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",
     "PACELINE_BACKEND": "`auto` with a switch: whoever asks for Gloo, or for nothing, gets the backend `paceline`",
     "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",
@@ -116,6 +117,7 @@ class Task:
                         "PACELINE_SERVER": share.server,
                         "PACELINE_SLOTS": ",".join(str(slot) for slot in share.local),
                         "PACELINE_STATUS": str(Path(self.folder) / f"status-{rank}"),
+                        "PACELINE_PROGRESS": str(Path(self.folder) / f"progress-{rank}"),
                     }
                 )
         return found

@@ -295,8 +295,8 @@ class RayCluster:
                     file.seek(offsets.get(rank, 0))
                     file.write(piece)
                 offsets[rank] = offsets.get(rank, 0) + len(piece)
-        if answer["status"] is not None:
-            (folder / "status-0").write_bytes(answer["status"])
+        for name, content in answer["files"].items():
+            (folder / name).write_bytes(content)
 
     def stop(self, task: Task, handle: EngineHandle) -> None:
         from ray.util import get_placement_group, placement_group_table
@@ -365,7 +365,8 @@ class NodeActor:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="paceline-"))
         for entry in spec["ranks"]:
-            entry["env"]["PACELINE_STATUS"] = str(self.folder / f"status-{entry['rank']}")
+            for file in ("status", "progress"):
+                entry["env"][f"PACELINE_{file.upper()}"] = str(self.folder / f"{file}-{entry['rank']}")
             entry["env"]["PACELINE_REMAINING_FILE"] = str(self.folder / "remaining_s")
         (self.folder / "remaining_s").write_text(f"{spec['remaining_s']}\n", encoding="utf-8")
         (self.folder / "task.json").write_text(json.dumps(spec), encoding="utf-8")
@@ -392,12 +393,13 @@ class NodeActor:
             with contextlib.suppress(OSError), (self.folder / f"rank-{rank}.log").open("rb") as file:
                 file.seek(offsets.get(rank, 0))
                 logs[rank] = file.read(PIECE_BYTES)
-        status = None
-        with contextlib.suppress(OSError):
-            status = (self.folder / "status-0").read_bytes()[-PIECE_BYTES:]
+        files = {}
+        for file in ("status-0", "progress-0"):
+            with contextlib.suppress(OSError):
+                files[file] = (self.folder / file).read_bytes()[-PIECE_BYTES:]
         # The end is told only with the last piece of every log.
         whole = all(len(piece) < PIECE_BYTES for piece in logs.values())
-        return {"ended": code is not None and whole, "verdict": verdict, "logs": logs, "status": status}
+        return {"ended": code is not None and whole, "verdict": verdict, "logs": logs, "files": files}
 
     def stop(self) -> None:
         """SIGTERM, grace, SIGKILL: the supervisor's business."""
