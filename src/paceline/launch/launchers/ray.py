@@ -394,9 +394,9 @@ class NodeActor:
                 file.seek(offsets.get(rank, 0))
                 logs[rank] = file.read(PIECE_BYTES)
         files = {}
-        for file in ("status-0", "progress-0"):
+        for name in ("status-0", "progress-0"):
             with contextlib.suppress(OSError):
-                files[file] = (self.folder / file).read_bytes()[-PIECE_BYTES:]
+                files[name] = (self.folder / name).read_bytes()[-PIECE_BYTES:]
         # The end is told only with the last piece of every log.
         whole = all(len(piece) < PIECE_BYTES for piece in logs.values())
         return {"ended": code is not None and whole, "verdict": verdict, "logs": logs, "files": files}
