@@ -14,6 +14,7 @@ Standard library only at the top, no imports of this package: `--start` runs onc
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import runpy
@@ -152,9 +153,8 @@ def _run(request: dict[str, Any], fds: list[int]) -> int:
     code = 0
     try:
         if "torch" in sys.modules:
-            from paceline.torch_autoload import adapt
-
-            adapt()  # torch was loaded before this rank had an environment
+            # torch was loaded before this rank had an environment; by its name, since only a rank knows torch.
+            importlib.import_module("paceline.torch_autoload").adapt()
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
@@ -169,8 +169,6 @@ def _run(request: dict[str, Any], fds: list[int]) -> int:
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--start"]:
         return start(arguments[1], arguments[2:])
-    import importlib
-
     path, modules = arguments[0], arguments[1:]
     for name in modules:
         module = importlib.import_module(name)
