@@ -66,7 +66,9 @@ def test_an_iteration_is_a_period_of_the_reductions(iteration: list[int], cut: i
         steps.add((size, "float32", "sum"))
     found = steps.steps()
     assert found is not None
-    assert found == (1 + 10 * len(iteration) + cut) // len(iteration), "what comes before the first counts too"
+    assert found == (1 + 10 * len(iteration) + cut) // len(iteration), (
+        "what comes before the first counts too"
+    )
 
 
 def test_the_first_iterations_of_ddp_have_other_buckets() -> None:
