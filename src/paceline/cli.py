@@ -23,6 +23,8 @@ cluster = typer.Typer(
     no_args_is_help=True, help="Write a cluster file from what Slurm, Ray or a list of nodes says."
 )
 app.add_typer(cluster, name="cluster")
+metrics = typer.Typer(no_args_is_help=True, help="A Grafana dashboard, Prometheus alert rules, all metrics.")
+app.add_typer(metrics, name="metrics")
 
 
 def _version(wanted: bool) -> None:
@@ -43,7 +45,7 @@ def root(
 
 
 def _register() -> None:
-    from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, REPRODUCTIONS
+    from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, METRICS, REPRODUCTIONS
 
     for name, command in COMMANDS.items():
         app.command(name)(command)
@@ -53,6 +55,8 @@ def _register() -> None:
         bench.command(name)(command)
     for name, command in CLUSTERS.items():
         cluster.command(name)(command)
+    for name, command in METRICS.items():
+        metrics.command(name)(command)
 
 
 _register()

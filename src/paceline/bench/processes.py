@@ -56,7 +56,7 @@ class Children:
                 stdout=subprocess.PIPE if pipe else subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,  # Ctrl-C is ours to handle
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self.children[name] = child
         return child.stdout
@@ -102,7 +102,8 @@ class Children:
                 child.stdout.close()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a child before it begins: the kernel kills it when its parent dies."""
     parent = os.getppid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died in between

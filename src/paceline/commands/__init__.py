@@ -5,6 +5,8 @@ from typing import Any
 
 from paceline.commands.bench import allreduce as bench_allreduce
 from paceline.commands.cluster import from_nodes, from_ray, from_slurm
+from paceline.commands.dashboard import dashboard as dashboard_command
+from paceline.commands.metrics import alerts, grafana, listed
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
 from paceline.commands.profile import profile as profile_command
@@ -15,6 +17,7 @@ from paceline.commands.simulate import simulate as simulate_command
 from paceline.commands.switch import switch as switch_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "dashboard": dashboard_command,
     "models": models_command,
     "plan": plan_command,
     "profile": profile_command,
@@ -33,6 +36,11 @@ REPRODUCTIONS: dict[str, Callable[..., Any]] = {
 }
 BENCHMARKS: dict[str, Callable[..., Any]] = {
     "allreduce": bench_allreduce,
+}
+METRICS: dict[str, Callable[..., Any]] = {
+    "alerts": alerts,
+    "grafana": grafana,
+    "list": listed,
 }
 CLUSTERS: dict[str, Callable[..., Any]] = {
     "from-nodes": from_nodes,

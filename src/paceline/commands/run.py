@@ -33,7 +33,7 @@ Examples:
 
   paceline run jobs.toml --launcher ray --address 10.0.0.1:6379 --json -
 
-  paceline run jobs.toml --switch auto --switch-memory 1MiB
+  paceline run jobs.toml --switch auto --switch-memory 1MiB --dashboard
 
   paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml --network emulated --switch auto
 """
@@ -102,11 +102,15 @@ def run(
         float, typer.Option(min=0.0, help="Seconds to wait for servers to come back when nothing else fits.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="For rand and bco-plus.")] = 0,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show the run in the browser while it lasts; prints where.")
+    ] = False,
     json_file: Annotated[
         str, typer.Option("--json", metavar="FILE|-", help="Write the outcome as JSON; - is stdout, alone.")
     ] = "",
 ) -> None:
     import shlex
+    import subprocess
 
     from rich.console import Console
 
@@ -131,6 +135,12 @@ def run(
             switch_policy,
         )  # fmt: skip
         launch.create(jobs, cluster, request, folder)
+    page: subprocess.Popen[bytes] | None = None
+    if dashboard and not enclosed():
+        # Outside of an emulated network, where a browser can reach it; it ends with this process.
+        from paceline.commands.dashboard import start_beside
+
+        page = start_beside([str(folder)])
     if launch.asks_for_emulation(folder) and not enclosed():
         again = [
             sys.executable,
@@ -147,13 +157,16 @@ def run(
         code = launch.go_on(folder, watcher)
     finally:
         watcher.close()
+        if page is not None:
+            page.terminate()
+            page.wait(10)
     store = Store.open_to_read(folder)
     if json_file:
         write_json(json_file, _summary(store))
     if json_file != "-":
-        page = page_console(110)
-        page.print(_job_table(store, store.jobs(), time.time()))
-        page.print(f"\nstate and logs: {folder}", markup=False, soft_wrap=True)
+        shown = page_console(110)
+        shown.print(_job_table(store, store.jobs(), time.time()))
+        shown.print(f"\nstate and logs: {folder}", markup=False, soft_wrap=True)
     store.close()
     raise typer.Exit(code)
 

@@ -24,6 +24,8 @@ Examples:
 
   paceline switch --listen 10.0.0.1:7070 --token-file token --shards 4 --memory 256MiB
 
+  paceline switch --dashboard
+
   paceline switch --listen 127.0.0.1:7171 --upper
 
   paceline switch --listen 127.0.0.1:7070 --upstream 127.0.0.1:7171
@@ -89,6 +91,9 @@ def switch(
         str, typer.Option(metavar="SIZE", help="A capture of this size becomes FILE.1, and a new one begins.")
     ] = "256MiB",
     log_json: Annotated[bool, typer.Option("--log-json", help="Events as JSON, one a line.")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show the switch in the browser while it runs; prints where.")
+    ] = False,
 ) -> None:
     from paceline.live.net.sockets import elements_for, resolve
     from paceline.live.switch.daemon import SwitchOptions
@@ -101,7 +106,7 @@ def switch(
             memory_bytes=_size(memory, "--memory"),
             policy=policy,
             shards=shards,
-            token=_token(token_file),
+            token=read_token(token_file),
             upper=upper,
             upstream=_place(upstream, "--upstream") if upstream else None,
             auth=auth,
@@ -119,6 +124,7 @@ def switch(
             pcap_bytes=_size(pcap_size, "--pcap-size"),
         ),
         log_json,
+        dashboard,
     )
 
 
@@ -146,7 +152,8 @@ def _size(text: str, place: str) -> int:
         raise UserError(str(error), place=place) from None
 
 
-def _token(path: Path | None) -> str:
+def read_token(path: Path | None) -> str:
+    """The token in a file; empty without one."""
     from paceline.errors import UserError
 
     if path is None:
@@ -162,8 +169,9 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def _serve(options: "SwitchOptions", log_json: bool) -> None:
+def _serve(options: "SwitchOptions", log_json: bool, dashboard: bool = False) -> None:
     import signal
+    import subprocess
     import threading
 
     from paceline.errors import EXIT_FAILED
@@ -175,6 +183,7 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
     announce_compilation()
     running = LiveSwitch(options, events)
     asked = threading.Event()
+    page: subprocess.Popen[bytes] | None = None
 
     def on_signal(number: int, frame: object) -> None:
         if asked.is_set():
@@ -196,12 +205,19 @@ def _serve(options: "SwitchOptions", log_json: bool) -> None:
             elements=running.elements,
             policy=options.policy,
         )
+        if dashboard:
+            from paceline.commands.dashboard import start_beside
+
+            page = start_beside(["--switch", f"{options.host}:{control.port}"])
         while not asked.wait(0.2) and not running.ended.is_set():
             pass
         empty = running.failure == "" and running.drain()
         control.close()
     finally:
         running.close()
+        if page is not None:
+            page.terminate()
+            page.wait(10)
         for number, handler in previous.items():
             signal.signal(number, handler)
     if running.failure:

@@ -203,7 +203,7 @@ class Store:
 
     @classmethod
     def open_to_read(cls, folder: Path) -> "Store":
-        """The run of a folder, finished or not, to look at."""
+        """The run of a folder, finished or not, to look at; by several threads, if these take turns."""
         if (folder / f"{FILE}-journal").exists():
             # A planner that was killed within a step: only a writer can take that step back.
             with contextlib.suppress(UserError):
@@ -218,8 +218,9 @@ class Store:
         mode = "ro" if read_only else "rw"
         try:
             db = sqlite3.connect(
-                f"{path.resolve().as_uri()}?mode={mode}", 30.0, isolation_level=None, uri=True
-            )
+                f"{path.resolve().as_uri()}?mode={mode}", 30.0, isolation_level=None, uri=True,
+                check_same_thread=not read_only,
+            )  # fmt: skip
             store = cls(folder, db)
             version = store.meta().get("version")
         except (sqlite3.DatabaseError, ValueError) as error:
@@ -323,17 +324,35 @@ class Store:
 
     def tables(self) -> dict[str, list[Row]]:
         """Every table but `meta`, as one moment shows them."""
-        self._execute("BEGIN")
-        try:
+        with self.snapshot():
             return {
                 "servers": self.servers(), "jobs": self.jobs(), "attempts": self.attempts(),
                 "placements": self.placements(), "plans": self.plans(), "events": self.events(),
                 "samples": self.samples(), "switch_samples": self.switch_samples(),
                 "predictions": self.predictions(),
             }  # fmt: skip
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Whatever is read inside is of one moment."""
+        self._execute("BEGIN")
+        try:
+            yield
         finally:
             if self._db.in_transaction:
                 self._execute("ROLLBACK")
+
+    def rows_after(self, table: str, number: int) -> list[Row]:
+        """Rows of a growing table that are newer than one with this number, which is their `id`."""
+        return self._rows(f"SELECT rowid AS id, * FROM {table} WHERE rowid > ? ORDER BY rowid", number)
+
+    def last_plan(self) -> list[Row]:
+        """The newest plan, if there is any."""
+        return self._rows("SELECT * FROM plans ORDER BY id DESC LIMIT 1")
+
+    def data_version(self) -> int:
+        """Another number whenever somebody else has written since this store was opened."""
+        return int(self._found("PRAGMA data_version")[0][0])
 
     def _found(self, query: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
         try:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.exposition import content_type, wants_openmetrics
 from paceline.live.net.sockets import pack_address
 from paceline.live.switch.daemon import LiveSwitch
 from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
@@ -147,7 +148,7 @@ def application(switch: LiveSwitch) -> Any:
             except Refusal as refusal:
                 return JSONResponse({"error": str(refusal)}, refusal.status)
             if isinstance(answer, bytes):
-                return Response(answer, status, media_type="text/plain; version=0.0.4; charset=utf-8")
+                return Response(answer, status, media_type=content_type(answer))
             return Response(status_code=status) if answer is None else JSONResponse(answer, status)
 
         return Route(path, endpoint, methods=[method])
@@ -295,7 +296,7 @@ class Handlers:
         return 200, {"lease_s": self._switch.options.lease_s}
 
     def metrics(self, call: Call) -> tuple[int, Any]:
-        return 200, metrics_text(self._switch)
+        return 200, metrics_text(self._switch, wants_openmetrics(call.headers.get("accept", "")))
 
     def health(self, call: Call) -> tuple[int, Any]:
         if self._switch.failure:

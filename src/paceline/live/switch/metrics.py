@@ -4,7 +4,7 @@ Everything is read when it is asked for, from words that the shards count in; no
 end with the job.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from paceline.core.switch.program import (
@@ -15,6 +15,7 @@ from paceline.core.switch.program import (
     PREEMPTIONS,
     REMINDERS,
 )
+from paceline.exposition import ExposedSample, exposed
 from paceline.live.switch.daemon import LiveSwitch
 from paceline.live.switch.shard_state import DROP_REASONS
 
@@ -70,10 +71,9 @@ _BY_JOB = {
     "paceline_reminders_total": REMINDERS,
     "paceline_flushes_total": FLUSHES,
 }
-Sample = tuple[str, tuple[str, ...], float | tuple[int, float]]
 
 
-def samples(switch: LiveSwitch) -> Iterator[Sample]:
+def samples(switch: LiveSwitch) -> Iterator[ExposedSample]:
     """Every number: the metric's name, the values of its labels, the value (of a summary: count and sum)."""
     yield "paceline_jobs", (), len(switch.registry.jobs())
     yield "paceline_draining", (), int(switch.registry.draining)
@@ -89,7 +89,7 @@ def samples(switch: LiveSwitch) -> Iterator[Sample]:
     yield from _drops(shards, none, "", "")
 
 
-def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator[Sample]:
+def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator[ExposedSample]:
     labels = (str(number), name)
     for k, shard in enumerate(shards):
         yield "paceline_slots_used", (*labels, str(k)), int(shard.switch.jobs[0, number].used)
@@ -109,7 +109,7 @@ def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator
     yield from _drops(shards, number, *labels)
 
 
-def _drops(shards: list[Any], row: int, job: str, name: str) -> Iterator[Sample]:
+def _drops(shards: list[Any], row: int, job: str, name: str) -> Iterator[ExposedSample]:
     """By reason: those of the shard and those of the core, some of which have the same name."""
     totals = dict.fromkeys(DROP_REASONS[1:], 0)
     for shard in shards:
@@ -123,33 +123,6 @@ def _drops(shards: list[Any], row: int, job: str, name: str) -> Iterator[Sample]
         yield "paceline_drops_total", (job, name, reason), total
 
 
-class Collector:
-    """What prometheus_client asks."""
-
-    def __init__(self, switch: LiveSwitch) -> None:
-        self._switch = switch
-
-    def collect(self) -> Iterable[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
-
-        kinds: dict[str, Any] = {
-            "counter": CounterMetricFamily,
-            "gauge": GaugeMetricFamily,
-            "summary": SummaryMetricFamily,
-        }
-        families = {
-            name: kinds[kind](name, meaning, labels=labels)
-            for name, (kind, labels, meaning) in METRICS.items()
-        }
-        for name, values, value in samples(self._switch):
-            families[name].add_metric(values, *(value if isinstance(value, tuple) else (value,)))
-        return families.values()
-
-
-def metrics_text(switch: LiveSwitch) -> bytes:
+def metrics_text(switch: LiveSwitch, openmetrics: bool = False) -> bytes:
     """The answer to `GET /metrics`."""
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    registry = CollectorRegistry()
-    registry.register(Collector(switch))
-    return bytes(generate_latest(registry))
+    return exposed(METRICS, samples(switch), openmetrics)

@@ -1,0 +1,96 @@
+"""`paceline dashboard`: a live page of runs and switches in the browser."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import subprocess
+
+HELP = """Show runs and switches in the browser, live: jobs, slots, cluster, switch memory, stragglers, events.
+
+RUN is a run's folder, or its name below `runs/`; without one, and without --switch, the newest run below this folder.
+Whoever can reach the page may look; to cancel a job, change its priority, pause the queue or add a job takes the token,
+which is printed here. Ends on Ctrl-C; the runs go on.
+
+Examples:
+
+  paceline dashboard out/run
+
+  paceline dashboard out/baseline out/paceline --switch 127.0.0.1:7070
+
+  paceline dashboard --listen 10.0.0.1:7080 --token-file token out/run
+"""
+DEFAULT_LISTEN = "127.0.0.1:7080"
+
+
+def dashboard(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN ...]", help="Folders of runs.")] = None,
+    switch: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="A switch to watch; may be repeated.")
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where the page is. Default: 127.0.0.1:7080, or the next free port."
+        ),
+    ] = "",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The token that steering asks for. Default: a new one."),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Take no commands, with or without token.")
+    ] = False,
+    stragglers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML with [stragglers]: thresholds and a callback.")
+    ] = None,
+) -> None:
+    from paceline.commands.switch import read_token
+    from paceline.dashboard.hub import Hub
+    from paceline.dashboard.run_source import open_run
+    from paceline.dashboard.server import bound_socket, new_token, serve
+    from paceline.dashboard.stragglers import StragglerRules, StragglerScores, callback_of, load_rules
+    from paceline.dashboard.switch_source import SwitchSource
+    from paceline.errors import UserError, optional_module
+    from paceline.launch.control import find_run
+    from paceline.live.switch_client import ControlPlane
+
+    missing = "the dashboard needs starlette and uvicorn: pip install 'paceline[switch]'"
+    for module in ("uvicorn", "starlette"):
+        optional_module(module, missing, place="dashboard")
+    rules = load_rules(stragglers) if stragglers else StragglerRules()
+    callback = callback_of(rules)
+    named = runs or ([] if switch else [""])
+    sources = [open_run(find_run(name), rules, callback) for name in named]
+    for address in switch or []:
+        ControlPlane.parse(address)
+    watched = [SwitchSource(address, StragglerScores(rules, callback)) for address in switch or []]
+    host, _, port = (listen or DEFAULT_LISTEN).rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"{listen!r} is not HOST:PORT", place="--listen")
+    steering = bool(sources) and not read_only
+    token = (read_token(token_file) or new_token()) if steering else ""
+    made = bound_socket(host.strip("[]"), int(port), any_after=not listen)
+    url = f"http://{host}:{made.getsockname()[1]}/"
+    typer.echo(f"dashboard: {url}", err=True)
+    if steering and token_file is None:
+        typer.echo(f"to steer:  {url}#token={token}", err=True)
+    serve(Hub(sources, watched, steering), made, token)
+
+
+dashboard.__doc__ = HELP
+
+
+def start_beside(arguments: list[str]) -> "subprocess.Popen[bytes]":
+    """A dashboard in a process of its own, which ends with this one: what it shows is not slowed down by it."""
+    import subprocess
+    import sys
+
+    from paceline.bench.processes import die_with_parent
+
+    command = [sys.executable, "-c", "from paceline.cli import main; main()", "dashboard", *arguments]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent
+    )

@@ -1,0 +1,185 @@
+"""Who is slow: scores of 0 to 1 from what the switch sees, and the GPU time that others lose by waiting.
+
+The switch tells how long after the first contribution to a chunk each worker's came: its *lag*. All wait for the last:
+in an iteration of `T` seconds a worker with a lag of `l`, where the last has `L`, is busy for `T - (L - l)` seconds and
+waits for the rest. From that two scores [ours, after the two of NVIDIA's resiliency extension]:
+
+* against the median: the median worker's busy time (of two in the middle, the quicker) over its own;
+* against its own best: its least busy time until now over that of now.
+
+Both are 1 at best. A worker is a straggler while one of them is under its threshold and it lags by more than `lag_min`.
+Of the time lost, a straggler is charged what it lags behind the median, times the GPUs that wait for it.
+"""
+
+import importlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from paceline import toml
+from paceline.dashboard.views import StragglerView
+from paceline.errors import UserError
+
+BEST_AFTER = 3
+"""Looks at a worker before its best is taken for one: the first iterations load and compile."""
+
+
+class StragglerRules(toml.Section):
+    """When a worker counts as a straggler; the table `[stragglers]` of a file."""
+
+    median: Annotated[float, Field(ge=0.0, le=1.0)] = 0.75
+    """Score against the median under which a worker is slow."""
+    best: Annotated[float, Field(ge=0.0, le=1.0)] = 0.75
+    """Score against its own best under which it is slow."""
+    lag_min_ms: Annotated[float, Field(ge=0.0)] = 1.0
+    """Who lags by less is not slow, whatever the scores."""
+    callback: str = ""
+    """`module:function`, called with a `StragglerView` whenever a worker becomes slow, and when it no longer is."""
+
+
+class StragglerFile(toml.Section):
+    """A file with the table `[stragglers]`."""
+
+    stragglers: StragglerRules = StragglerRules()
+
+
+Callback = Callable[[StragglerView], object]
+
+
+def load_rules(path: Path) -> StragglerRules:
+    """The rules of a TOML file, or one line that names the mistake."""
+    return toml.load(path, StragglerFile).stragglers
+
+
+def callback_of(rules: StragglerRules) -> Callback | None:
+    """The function that the rules name."""
+    if not rules.callback:
+        return None
+    module, colon, name = rules.callback.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name) if colon and name else None
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{rules.callback!r}: {error}", place="stragglers.callback") from None
+    if not callable(found):
+        raise UserError(f"{rules.callback!r} is not module:function", place="stragglers.callback")
+    return found  # type: ignore[no-any-return]
+
+
+@dataclass
+class _Worker:
+    """What is remembered of one worker."""
+
+    count: float = 0.0
+    """Contributions at the last look,"""
+    total_s: float = 0.0
+    """and their lags together."""
+    lag_s: float = 0.0
+    """Of late."""
+    best_s: float | None = None
+    """Its least busy time."""
+    looks: int = 0
+    lost_gpu_s: float = 0.0
+    slow: bool = False
+
+
+@dataclass
+class StragglerScores:
+    """Scores of every job's workers, from one look at the switch to the next."""
+
+    rules: StragglerRules = field(default_factory=StragglerRules)
+    callback: Callback | None = None
+    _workers: dict[str, dict[int, _Worker]] = field(default_factory=dict)
+    _views: dict[str, dict[str, StragglerView]] = field(default_factory=dict)
+    _looked: dict[str, float] = field(default_factory=dict)
+    """When each job was last looked at."""
+
+    def look(
+        self,
+        now: float,
+        job: str,
+        lags: Mapping[int, tuple[float, float]],
+        rate: float | None,
+        names: Sequence[str],
+        gpus: Sequence[int],
+    ) -> None:
+        """A job's counters at a time: worker -> (contributions, seconds of lag together), since its admission.
+
+        `rate`: iterations a second, if known. `names`, `gpus`: of the workers.
+        """
+        workers = self._workers.setdefault(job, {})
+        moved = False
+        passed_s, self._looked[job] = now - self._looked.get(job, now), now
+        for worker, (count, total_s) in lags.items():
+            kept = workers.setdefault(worker, _Worker())
+            if count < kept.count:  # the job was admitted anew
+                kept.count, kept.total_s = 0.0, 0.0
+            if count > kept.count:
+                moved = True
+                kept.lag_s = max(0.0, (total_s - kept.total_s) / (count - kept.count))
+                kept.count, kept.total_s = count, total_s
+        if not moved or len(workers) < 2:
+            return
+        lags_s = {worker: kept.lag_s for worker, kept in workers.items()}
+        last_s, median_s = max(lags_s.values()), statistics.median_low(lags_s.values())
+        # Without a rate an iteration is taken to be as long as the longest wait: scores are then at their strictest.
+        iteration_s = max(1.0 / rate if rate else 0.0, last_s, 1e-9)
+        busy = {worker: max(iteration_s - (last_s - lag), 1e-9) for worker, lag in lags_s.items()}
+        median_busy_s = statistics.median_low(busy.values())
+        steps = (rate or 0.0) * passed_s
+        found: dict[str, StragglerView] = {}
+        for worker, kept in sorted(workers.items()):
+            kept.looks += 1
+            if kept.looks > BEST_AFTER and (kept.best_s is None or busy[worker] < kept.best_s):
+                kept.best_s = busy[worker]
+            view = self._judged(job, worker, kept, busy[worker], median_busy_s, names)
+            if view.slow:
+                waiting = sum(gpus) - (gpus[worker] if worker < len(gpus) else 0)
+                kept.lost_gpu_s += max(0.0, kept.lag_s - median_s) * steps * waiting
+            found[f"{job}/{worker}"] = view
+        self._views[job] = found
+
+    def _judged(
+        self, job: str, worker: int, kept: _Worker, busy_s: float, median_s: float, names: Sequence[str]
+    ) -> StragglerView:
+        rules = self.rules
+        score_median = min(1.0, median_s / busy_s)
+        score_best = min(1.0, (kept.best_s or busy_s) / busy_s)
+        slow = kept.lag_s * 1e3 > rules.lag_min_ms and (
+            score_median < rules.median or score_best < rules.best
+        )
+        name = names[worker] if worker < len(names) else f"worker {worker}"
+        view = StragglerView(job, worker, name, kept.lag_s, score_median, score_best, kept.lost_gpu_s, slow)
+        changed, kept.slow = slow != kept.slow, slow
+        if changed and self.callback is not None:
+            self.callback(view)
+        return view
+
+    def forget(self, job: str) -> None:
+        """The job is over: its workers are slow no longer; what they cost stays."""
+        views = self._views.get(job, {})
+        self._views[job] = {key: _ended(view) for key, view in views.items()}
+
+    def views(self) -> dict[str, StragglerView]:
+        """Every worker of every job."""
+        return {key: view for views in self._views.values() for key, view in views.items()}
+
+    def lost_gpu_s(self) -> float:
+        """Of all jobs together."""
+        return sum(kept.lost_gpu_s for workers in self._workers.values() for kept in workers.values())
+
+
+def _ended(view: StragglerView) -> StragglerView:
+    return StragglerView(
+        view.job,
+        view.worker,
+        view.name,
+        view.lag_s,
+        view.score_median,
+        view.score_best,
+        view.lost_gpu_s,
+        False,
+    )

@@ -1,0 +1,259 @@
+"""The page in a real browser: what is drawn, clicked, changed by itself, and how long drawing takes with many jobs."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+
+from paceline.dashboard.run_source import RunSource
+from paceline.dashboard.switch_source import SwitchSource, health_of
+from paceline.live.switch_client import ControlPlane
+from tests.dashboard import browser as chromium
+from tests.dashboard.browser import Browser
+from tests.dashboard.scenes import TOKEN, WrittenRun, free_address, lag_figures, served
+
+pytestmark = pytest.mark.skipif(bool(chromium.missing()), reason=chromium.missing())
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Browser]:
+    with chromium.opened() as opened:
+        yield opened
+
+
+class RealSwitch:
+    """`paceline switch` in a process of its own, to be killed or held."""
+
+    def __init__(self, address: str) -> None:
+        call = "from paceline.cli import main; main()"
+        self.address = address
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", call, "switch", "--listen", address, "--memory", "1MiB"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        until = time.monotonic() + 300.0
+        while health_of(address).state != "ok":
+            assert time.monotonic() < until, "the switch did not start"
+            assert self.process.poll() is None, "the switch ended"
+            time.sleep(0.1)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WrittenRun:
+    made = WrittenRun(tmp_path / "run", servers=4, slots=2, racks=2)
+    made.job("alpha", [0, 2])
+    made.job("beta", [4, 5])
+    made.job("late")
+    made.progress("alpha", 12, loss=0.5)
+    for second in range(1, 7):
+        figures = lag_figures({0: (100.0 * second, 0.0), 1: (100.0 * second, 15.0 * second)})
+        made.switch_look(float(second), {"alpha": {"held": 40.0, "figures": figures}})
+    return made
+
+
+def test_everything_is_drawn_and_changes_come_by_themselves(page: Browser, run: WrittenRun) -> None:
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.count("#jobs tbody tr") == 3, "three jobs")
+        page.wait(lambda: page.text("#connection") == "live", "the sign of life")
+        row = page.text('#jobs tr[data-key="alpha"]')
+        for word in ("running", "s0:1 s1:1", "12/100", "5.00/s", "switch"):
+            assert word in row
+        assert page.count("#cluster .rack") == 2
+        assert page.count("#cluster .slot") == 8
+        assert page.count("#cluster .slot.held") == 4
+        assert page.count("#gantt .bars rect") == 3, "a bar for each server of an attempt"
+        page.wait(lambda: page.count("#memory .areas path") == 1, "the switch's memory")
+        assert "s1" in page.text("#stragglers tr.slow") or page.count("#stragglers tbody tr") == 2
+        run.progress("alpha", 57)
+        run.store.event(time.time(), "server", "server s3 is down", reason="it does not answer")
+        run.store.update_server("s3", "down", "it does not answer")
+        page.wait(lambda: "57/100" in page.text('#jobs tr[data-key="alpha"]'), "the new iteration")
+        page.wait(lambda: "server s3 is down" in page.text("#events li"), "the event")
+        page.wait(lambda: "Server s3 is down" in page.text("#alarms"), "the alarm")
+        assert page.count("#cluster .server.down") == 1
+        assert page.js(
+            "return performance.getEntriesByType('resource').every((e) => e.name.startsWith(location.origin))"
+        )
+
+
+def test_a_click_opens_a_job_and_the_filter_narrows(page: Browser, run: WrittenRun) -> None:
+    folder = run.folder / "attempts" / "alpha.1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_text("epoch 3\n<b>not bold</b>\n")
+    (folder / "rank-1.log").write_text("I am rank 1\n")
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.count("#jobs tbody tr") == 3, "three jobs")
+        page.click('#jobs tr[data-key="alpha"]')
+        page.wait(lambda: "epoch 3" in page.text("#detail pre"), "the log")
+        assert page.count("#detail pre b") == 0, "a log is text"
+        assert "the fewest servers with room" in page.text("#detail [data-part=why]")
+        assert page.count("#detail svg[data-part=loss] path") == 1
+        page.js(
+            "const s = document.querySelector('#detail select'); s.value = '1'; s.dispatchEvent(new Event('change'))"
+        )
+        page.wait(lambda: "I am rank 1" in page.text("#detail pre"), "the other rank's log")
+        with (folder / "rank-1.log").open("a") as log:
+            log.write("and on it goes\n")
+        page.wait(lambda: "and on it goes" in page.text("#detail pre"), "the log's new line")
+        assert page.js("return document.querySelector('#detail [data-part=actions]').hidden"), "read-only"
+        page.click("#close-detail")
+        assert page.js("return document.getElementById('detail').hidden")
+        page.click("#gantt .bars g[data-key='beta.1.s2.0'] rect")
+        page.wait(lambda: "beta" in page.text("#detail h2"), "the bar's job")
+        page.click("#close-detail")
+        page.type("#filter", "running s2")
+        page.wait(lambda: page.count("#jobs tbody tr") == 1, "only the job on s2")
+        assert "beta" in page.text("#jobs tbody")
+
+
+def test_with_the_token_a_job_is_cancelled_paused_and_added(page: Browser, run: WrittenRun) -> None:
+    def asked() -> list[tuple[str, str | None]]:
+        return [(row["kind"], row["job"]) for row in run.store.commands()]
+
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/#token={TOKEN}")
+        page.wait(lambda: page.count("#jobs tbody tr") == 3, "three jobs")
+        assert TOKEN not in str(page.js("return location.href")), "the token does not stay in the address"
+        page.click('#jobs tr[data-key="alpha"]')
+        page.wait(
+            lambda: not page.js("return document.querySelector('[data-part=actions]')?.hidden ?? true"),
+            "actions",
+        )
+        page.click("#cancel-job")
+        page.accept()
+        page.wait(lambda: asked() == [("cancel", "alpha")], "the command")
+        page.wait(lambda: "no planner" in page.text("#said"), "its outcome")
+        page.click("#close-detail")
+        page.click("#pause")
+        page.wait(lambda: ("pause", None) in asked(), "the pause")
+        page.click("#add")
+        page.js(
+            "document.getElementById('add-text').value = arguments[0]",
+            '[[jobs]]\nname = "new"\ngpus = 1\niterations = 3\nbackward = "1 ms"\ncommand = "true"\n',
+        )
+        page.click("#add-send")
+        page.wait(lambda: ("add", None) in asked(), "the job")
+        page.js("sessionStorage.clear()")
+
+
+NOTE_ALARM = """
+window.seen = 0;
+const alarms = document.getElementById("alarms");
+const look = () => { if (/does not answer/.test(alarms.textContent)) window.seen ||= Date.now(); };
+new MutationObserver(look).observe(alarms, {childList: true, subtree: true, characterData: true});
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_dead_switch_is_shown_after_a_few_looks_and_so_is_its_return(
+    page: Browser, tmp_path: Path, how: str
+) -> None:
+    address = free_address()
+    run = WrittenRun(tmp_path / "run", switch=address)
+    run.job("alpha", [0, 2])
+    switch = RealSwitch(address)
+    try:
+        with served([RunSource(run.folder)], [SwitchSource(address)]) as url:
+            ControlPlane.parse(address).admit("alpha/0", 2)
+            page.open(f"{url}/")
+            page.wait(lambda: page.text("#figure-switch b") == "ok", "a switch that answers")
+            page.js(NOTE_ALARM)
+            died = time.time()
+            switch.signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            page.wait(lambda: "does not answer" in page.text("#alarms"), "the alarm")
+            late_s = page.js("return window.seen") / 1e3 - died
+            print(f"a switch that was {how}: shown after {late_s:.2f} s")
+            # Two seconds on a machine of its own; a busy one may take several times as long, but not a minute.
+            assert late_s < 20.0
+            if how == "killed":
+                switch.close()
+                switch = RealSwitch(address)
+            else:
+                switch.signal(signal.SIGCONT)
+            page.wait(lambda: "does not answer" not in page.text("#alarms"), "no alarm")
+            page.click(f"#tabs button[data-key='{address}']")
+            name = "alpha/0" if how == "frozen" else "0 of"
+            page.wait(lambda: name in page.text("body"), "the switch's own page")
+    finally:
+        switch.close()
+
+
+def test_a_dashboard_that_ends_is_noticed_by_the_page(page: Browser, run: WrittenRun) -> None:
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.text("#connection") == "live", "the first snapshot")
+    page.wait(lambda: "does not answer" in page.text("#connection"), "the silence")
+
+
+def test_two_hundred_jobs_are_updated_in_place(page: Browser, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", servers=32, slots=8, racks=4)
+    for i in range(200):
+        run.job(f"job{i:03d}", [i])
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.count("#jobs tbody tr") == 200, "all jobs")
+        page.js("for (const row of document.querySelectorAll('#jobs tbody tr')) row.mine = true")
+        before = page.js("return window.paceline.perf.updates")
+        for step in range(4):
+            with run.store.transaction():
+                for i in range(200):
+                    run.store.update_job(f"job{i:03d}", iteration=float(step + i % 7), rate=5.0)
+            last = f"{step + 199 % 7}/100"
+            page.wait(lambda text=last: text in page.text('#jobs tr[data-key="job199"]'), "the update")
+        assert page.js("return [...document.querySelectorAll('#jobs tbody tr')].every((row) => row.mine)"), (
+            "kept rows"
+        )
+        assert page.count("#gantt .bars rect") == 200
+        assert page.count("#cluster .slot.held") == 200
+        perf = page.js("return window.paceline.perf")
+        # Each change is drawn once, and every one of them.
+        assert 4 <= perf["updates"] - before <= 200
+        mean_ms = perf["total_ms"] / perf["updates"]
+        print(f"200 jobs: {mean_ms:.1f} ms a drawing on average, {perf['max_ms']:.1f} ms at most, {perf}")
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
+def test_nothing_is_wider_than_the_screen(page: Browser, run: WrittenRun, width: int, height: int) -> None:
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/", width, height)
+        page.wait(lambda: page.count("#jobs tbody tr") == 3, "three jobs")
+        assert page.js("return document.documentElement.scrollWidth <= window.innerWidth")
+        page.click('#jobs tr[data-key="alpha"]')
+        page.wait(lambda: page.count("#detail pre") == 1, "the job")
+        assert page.js(
+            "return document.getElementById('detail').getBoundingClientRect().width <= window.innerWidth"
+        )
+
+
+def test_dark_is_dark(page: Browser, run: WrittenRun) -> None:
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.count("#jobs tbody tr") == 3, "three jobs")
+        shade = "return getComputedStyle(document.body).backgroundColor"
+        light = page.js(shade)
+        page.click("#theme")
+        assert page.js(shade) != light
+        page.click("#theme")
+        assert page.js(shade) == light
+        page.devtools(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        )
+        page.js("localStorage.clear(); delete document.documentElement.dataset.theme")
+        assert page.js(shade) != light, "as the system asks"
+        page.devtools("Emulation.setEmulatedMedia", {"features": []})
