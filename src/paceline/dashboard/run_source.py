@@ -109,10 +109,8 @@ class RunSource:
                 "placements": self._store.placements(), "plans": self._store.last_plan(),
                 "events": list(self._events),
                 "samples": sorted((row for kept in self.samples.values() for row in kept), key=_time),
-                "switch_samples": [],
+                "switch_samples": [], "predictions": list(self._store.last_predictions().values()),
             }  # fmt: skip
-            if hasattr(self._store, "predictions"):
-                tables["predictions"] = self._store.predictions()
         self._data = run_of(self.folder, meta, tables)
         self._score(self._data)
 
@@ -365,9 +363,7 @@ def predicted_and_measured(data: RunData, row: Row, now: float) -> tuple[float |
 
 
 def _prediction(data: RunData, job: str) -> Row:
-    rows = [row for row in getattr(data, "predictions", []) if row["job"] == job]
-    rows.sort(key=lambda row: row["measured_s"] is not None)
-    return rows[-1] if rows else {}
+    return next((row for row in data.predictions if row["job"] == job), {})
 
 
 def _bars(data: RunData, now: float) -> list[BarView]:
