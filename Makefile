@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test quick check format docs bench allreduce exactness fuzz hostile conformance clean
+.PHONY: help demo test quick check format docs site bench allreduce exactness fuzz hostile conformance clean
 
 help:
 	@echo "make demo       install into $(VENV), training jobs on an emulated cluster, without and with Paceline, and a report"
@@ -13,6 +13,7 @@ help:
 	@echo "make quick      checks, and tests without training processes: what to run after each edit"
 	@echo "make check      formatting, lint, types, import rules"
 	@echo "make docs       renew the generated parts of the pages in docs/"
+	@echo "make site       the pages as a site, in out/site"
 	@echo "make bench      speed as ratios against peers measured in the same run"
 	@echo "make allreduce  the live speed table: all-reduce against Gloo and the line (root, quiet machine)"
 	@echo "make exactness  the full seeded exactness runs (the tests run a part of them)"
@@ -43,6 +44,9 @@ docs: $(STAMP)
 	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md docs/switch.md
 	$(BIN)/python -m paceline.core.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
+
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"

@@ -18,7 +18,7 @@ EXAMPLE = ("examples/contend/jobs.toml", "--cluster", "examples/contend/cluster.
 OPTIONS = ("--switch", "auto", "--switch-memory", "256KiB", "--dashboard")
 
 
-def address_of(lines: list[str], limit_s: float = 60.0) -> str:
+def address_of(lines: list[str], limit_s: float = 300.0) -> str:
     """Where the run says that its page is, with the token."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:

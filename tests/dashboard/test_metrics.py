@@ -157,3 +157,11 @@ def test_the_command_prints_them(what: str) -> None:
         assert done.stdout == alert_rules()
     if what == "list":
         assert all(name in done.stdout for name in PLANNER)
+
+
+def test_the_page_has_every_metric_and_every_alert() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    for name, (kind, labels, meaning) in PLANNER.items():
+        assert f"| `{name}` ({kind}) | {', '.join(labels)} | {meaning} |" in page
+    for rule in RULES:
+        assert f"| `{rule.name}` | {rule.for_} | {rule.severity} |" in page

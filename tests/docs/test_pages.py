@@ -13,7 +13,10 @@ from tests.docs.pages import PAGES, ROOT, anchors, blocks, commands, links, name
 
 RUN = [
     ROOT / "README.md",
-    *(ROOT / "docs" / page for page in ("api.md", "guide.md", "simulating.md", "running.md", "reports.md")),
+    *(
+        ROOT / "docs" / page
+        for page in ("api.md", "guide.md", "simulating.md", "running.md", "reports.md", "metrics.md")
+    ),
 ]
 LIMIT_S = 600
 """The first on a machine compiles for a minute, on a busy one for several."""

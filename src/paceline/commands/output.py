@@ -32,6 +32,15 @@ def print_table(
     console.print(table)
 
 
+def print_legend(console: "Console", columns: Sequence[str]) -> None:
+    """What the columns of a table mean, below it."""
+    from paceline.report.columns import legend
+
+    console.print()
+    for column, meaning in legend(columns):
+        console.print(f"{column}: {meaning}", style="dim", markup=False)
+
+
 def write_json(where: str, document: object) -> None:
     """Write a document to a file, whose folder is made, or to standard output for `-`."""
     import json

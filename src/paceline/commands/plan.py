@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paceline.commands.output import page_console, print_table, write_json
+from paceline.commands.output import page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
     from paceline.experiments.planned import Compared
@@ -67,6 +67,9 @@ def plan(
         str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
     ] = "",
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
+    legend: Annotated[
+        bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
+    ] = False,
 ) -> None:
     from paceline.report import plan as output
     from paceline.schedule.explain import explain as explain_job
@@ -106,7 +109,7 @@ def plan(
     if html is not None:
         output.write_page(html, schedules, objective, rows, remarks, explained)
     if json_file != "-":
-        _show(schedules, best, rows, remarks, explained, gantt, html)
+        _show(schedules, best, rows, remarks, explained, gantt, html, legend)
         if compared:
             _show_packets(best, compared)
 
@@ -225,6 +228,7 @@ def _show(
     explained: list[str],
     gantt: bool,
     html: Path | None,
+    legend: bool,
 ) -> None:
     from paceline.report import plan as output
     from paceline.report.gantt import text_gantt
@@ -240,6 +244,8 @@ def _show(
         f" ({best.bound_by})"
     )
     print_table(console, output.COLUMNS, [output.row(s) for s in schedules])
+    if legend:
+        print_legend(console, output.COLUMNS)
     if gantt:
         console.print(f"\n{best.policy}:", style="bold")
         console.print(text_gantt(best, min(console.width, 140)), markup=False, soft_wrap=True)

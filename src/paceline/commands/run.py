@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import page_console, write_json
+from paceline.commands.output import page_console, print_legend, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,6 +102,9 @@ def run(
         float, typer.Option(min=0.0, help="Seconds to wait for servers to come back when nothing else fits.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="For rand and bco-plus.")] = 0,
+    legend: Annotated[
+        bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
+    ] = False,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the run in the browser while it lasts; prints where.")
     ] = False,
@@ -166,6 +169,8 @@ def run(
     if json_file != "-":
         shown = page_console(110)
         shown.print(_job_table(store, store.jobs(), time.time()))
+        if legend:
+            print_legend(shown, COLUMNS)
         shown.print(f"\nstate and logs: {folder}", markup=False, soft_wrap=True)
     store.close()
     raise typer.Exit(code)

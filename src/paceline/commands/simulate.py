@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import page_console, print_table, write_json
+from paceline.commands.output import page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
     from paceline.errors import UserError
@@ -59,6 +59,9 @@ def simulate(
         str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
     ] = "",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
+    legend: Annotated[
+        bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
+    ] = False,
 ) -> None:
     from paceline.errors import EXIT_FAILED
     from paceline.sim.scenario import load_scenario
@@ -80,7 +83,7 @@ def simulate(
 
         write_page(html, loaded, results, _command(scenario, names, overrides, loaded.seed, check))
     if json_file != "-":
-        _show(results, html)
+        _show(results, html, legend)
     if any(result.failed or result.wrong for result in results):
         raise typer.Exit(EXIT_FAILED)
 
@@ -211,7 +214,7 @@ def _command(path: Path, names: list[str], overrides: tuple[str, ...], seed: int
     return shlex.join([*words, "--seed", str(seed), *(["--check"] if check else [])])
 
 
-def _show(results: "list[RunResult]", html: Path | None) -> None:
+def _show(results: "list[RunResult]", html: Path | None, legend: bool) -> None:
     from paceline.report import simulation as report
 
     console = page_console(140)
@@ -228,6 +231,8 @@ def _show(results: "list[RunResult]", html: Path | None) -> None:
         print_table(
             console, ["policy", *SWITCH_COLUMNS], _chosen(report.COLUMNS, rows, ["policy", *SWITCH_COLUMNS])
         )
+    if legend:
+        print_legend(console, shown)
     if len(results[0].jobs) <= JOBS_SHOWN_MAX:
         console.print("\nCompletion time of each job:", style="bold")
         print_table(console, ["job", *(result.policy for result in results)], report.job_rows(results))

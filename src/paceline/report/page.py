@@ -1,7 +1,8 @@
 """One self-contained HTML page from headings, text, tables and plotly figures.
 
 The page carries plotly's script once and needs no network; it is readable on a phone and in print, and the
-figures share one look (`figure_layout`, `COLOURS`).
+figures share one look (`figure_layout`, `COLOURS`). A small page leaves the script, most of its bytes, in a file beside
+it that all small pages of a folder share.
 """
 
 import html
@@ -10,6 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.report.columns import legend
+
+SCRIPT = "plotly.min.js"
+"""The file beside small pages."""
 COLOURS = (
     "#2f6fdf", "#e4572e", "#2a9d5c", "#8b5cf6", "#d99a00", "#0e9aa7", "#c2417b", "#6b7280",
     "#7a9e1f", "#a0522d", "#4c566a", "#e07be0", "#1f4e79", "#b8860b", "#5f9ea0", "#cd5c5c",
@@ -27,6 +32,8 @@ th, td { padding: .35rem .8rem; border-bottom: 1px solid var(--line); text-align
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 thead th { border-bottom: 2px solid var(--ink); } code { background: #f2f4f7; padding: .05rem .3rem; }
 details { margin: .35rem 0; } summary { cursor: pointer; } summary:hover { color: var(--accent); }
+.legend { color: var(--soft); font-size: .9rem; } .legend dt { font-weight: 600; }
+.legend dd { margin: 0 0 .3rem 1rem; }
 figure { margin: .5rem 0 1.2rem; } figcaption { color: var(--soft); font-size: .9rem; max-width: 84ch; }
 """
 
@@ -53,7 +60,7 @@ class Page:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table; a column whose every cell is a number (or empty) is set flush right."""
-        self._parts.append(_table(columns, rows))
+        self._parts.append(_table(columns, rows) + _legend(columns))
 
     def fold(
         self,
@@ -69,27 +76,41 @@ class Page:
         )
 
     def figure(self, figure: Any, caption: str = "") -> None:
-        """A plotly figure; the first one brings the script along."""
+        """A plotly figure."""
         self._figures += 1
         content = figure.to_html(
             full_html=False,
-            include_plotlyjs="inline" if self._figures == 1 else False,
+            include_plotlyjs=False,
             config={"displaylogo": False, "responsive": True},
             div_id=f"figure-{self._figures}",
         )
         note = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
         self._parts.append(f"<figure>{content}{note}</figure>")
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, small: bool = False) -> None:
+        """To a file; a small one has plotly's script in another beside it."""
         body = "\n".join(self._parts)
         path.parent.mkdir(parents=True, exist_ok=True)
+        script = self._script(path, small) if self._figures else ""
         path.write_text(
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f"<title>{html.escape(self.title)}</title>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n",
+            f"<style>{_STYLE}</style>{script}</head><body>\n{body}\n</body></html>\n",
             encoding="utf-8",
         )
+
+    @staticmethod
+    def _script(path: Path, small: bool) -> str:
+        from plotly.offline import get_plotlyjs
+
+        text = get_plotlyjs()
+        if not small:
+            return f"<script>{text}</script>"
+        beside = path.parent / SCRIPT
+        if not beside.exists() or beside.stat().st_size != len(text.encode()):
+            beside.write_text(text, encoding="utf-8")
+        return f'<script src="{SCRIPT}"></script>'
 
 
 def figure_layout(title: str, x: str = "", y: str = "", **extra: Any) -> dict[str, Any]:
@@ -129,6 +150,15 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _legend(columns: Sequence[str]) -> str:
+    """What the columns mean, folded; a table of which nothing needs to be told has none."""
+    known = legend(columns)
+    if len(known) < 2:
+        return ""
+    rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(meaning)}</dd>" for name, meaning in known)
+    return f'<details class="legend"><summary>What the columns mean</summary><dl>{rows}</dl></details>'
 
 
 def _is_number(cell: object) -> bool:

@@ -49,7 +49,7 @@ def _percent(before: float | None, after: float | None) -> str:
     return "-" if change is None else f"{100 * change:+.1f} %"
 
 
-def write_page(path: Path, first: RunData, second: RunData) -> None:
+def write_page(path: Path, first: RunData, second: RunData, small: bool = False) -> None:
     """Both runs on one page, on one time axis."""
     names = _labels(first, second)
     page = Page(f"{names[0]} against {names[1]}", _lead(first, second, names))
@@ -100,7 +100,7 @@ def write_page(path: Path, first: RunData, second: RunData) -> None:
     for name, run in zip(names, (first, second), strict=True):
         page.heading(f"What each decision was based on: {name}")
         add_decisions(page, run)
-    page.write(path)
+    page.write(path, small)
 
 
 def _labels(first: RunData, second: RunData) -> tuple[str, str]:

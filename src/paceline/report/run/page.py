@@ -23,7 +23,7 @@ _LEGEND_JOBS_MAX = 24
 _FAILED = ("failed", "stopped")
 
 
-def write_page(path: Path, run: RunData) -> None:
+def write_page(path: Path, run: RunData, small: bool = False) -> None:
     """The whole report as one HTML file."""
     page = Page(f"Run {run.name}", _lead(run))
     page.text(verdict(run))
@@ -65,7 +65,7 @@ def write_page(path: Path, run: RunData) -> None:
         page.heading("What each decision was based on")
         add_decisions(page, run)
     _add_events(page, run)
-    page.write(path)
+    page.write(path, small)
 
 
 def _lead(run: RunData) -> str:
