@@ -191,3 +191,49 @@ def test_the_switch_gives_names_scores_loads_and_memory(tmp_path: Path) -> None:
     assert view.servers["s0"].load_from == "switch"
     assert view.servers["s0"].load_bps == pytest.approx(8e6)
     source.close()
+
+
+def test_switches_of_several_racks_tell_of_one_job(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", servers=4, slots=1, racks=2)
+    run.job("alpha", [0, 1, 2, 3], rate=5.0)
+    source = RunSource(run.folder)
+    for second in range(1, 7):
+        at = run.began + second
+        for rack in range(2):
+            workers = {
+                2 * rack + i: (100.0 * second, 10.0 * second * (rack == 1 and i == 1)) for i in range(2)
+            }
+            figures = lag_figures(workers, fallbacks=2.0 * second)
+            figures |= {
+                f"paceline_bytes_total,direction={way}": 1e6 * second * (1 + rack) for way in ("in", "out")
+            }
+            run.store.insert(
+                "switch_samples", time=at, job="alpha/0", slots_in_use=10.0, preemptions=0.0, figures=figures
+            )
+        view = source.view()
+    assert view.jobs["alpha"].fallbacks == 24.0
+    assert view.servers["s0"].load_bps == pytest.approx(8 * 3e6 / 4)
+    assert [each.name for each in view.stragglers.values() if each.slow] == ["s3"]
+    assert view.memory is not None
+    assert view.memory.held == {"alpha": 20.0}
+    source.close()
+
+
+def test_a_source_that_breaks_is_told_and_the_others_go_on(run: WrittenRun, tmp_path: Path) -> None:
+    other = WrittenRun(tmp_path / "other")
+    other.job("beta", [0])
+    broken = RunSource(other.folder)
+    with served([RunSource(run.folder), broken]) as url:
+        other.store.update_job("beta", spec={"strange": True}, priority="high")
+        broken.view = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+        until = time.monotonic() + 20.0
+        while (
+            "trouble" not in (found := get(f"{url}/api/snapshot"))["runs"]["other"]
+            and time.monotonic() < until
+        ):
+            time.sleep(0.1)
+        assert "division" in found["runs"]["other"]["trouble"]
+        run.progress("alpha", 44)
+        while get(f"{url}/api/snapshot")["runs"]["run"]["jobs"]["alpha"]["iteration"] != 44:
+            assert time.monotonic() < until
+            time.sleep(0.1)

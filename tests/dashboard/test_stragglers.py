@@ -39,7 +39,7 @@ def scores_total(worker: int, second: int, lags_ms: list[float], start: int) -> 
 def test_who_is_as_quick_as_the_others_has_one() -> None:
     scores = StragglerScores()
     looks(scores, [0.0, 1.0, 2.0, 1.0], 5, rate=5.0)
-    assert all(view.score_median > 0.98 and not view.slow for view in scores.views().values())
+    assert all((view.score_median or 0) > 0.98 and not view.slow for view in scores.views().values())
     assert scores.lost_gpu_s() == 0.0
 
 
@@ -103,3 +103,21 @@ def test_a_job_admitted_anew_counts_from_nothing() -> None:
     scores.look(1.0, "job", {0: (100.0, 0.0), 1: (100.0, 5.0)}, 5.0, NAMES, GPUS)
     scores.look(2.0, "job", {0: (10.0, 0.0), 1: (10.0, 0.1)}, 5.0, NAMES, GPUS)
     assert next(view for view in scores.views().values() if view.worker == 1).lag_s == pytest.approx(0.01)
+
+
+def test_without_a_rate_there_are_lags_and_no_scores() -> None:
+    scores = StragglerScores()
+    for second in (1.0, 2.0):
+        scores.look(second, "job", {0: (second, 0.0), 1: (second, second)}, None, NAMES, GPUS)
+    view = next(view for view in scores.views().values() if view.worker == 1)
+    assert (view.lag_s, view.score_median, view.score_best, view.slow) == (1.0, None, None, False)
+
+
+def test_a_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_view: StragglerView) -> None:
+        raise RuntimeError("the pager is gone")
+
+    scores = StragglerScores(callback=fail)
+    looks(scores, [0.0, 0.0, 100.0, 0.0], 4, rate=5.0)
+    assert any(view.slow for view in scores.views().values())
+    assert "the pager is gone" in caplog.text

@@ -67,8 +67,12 @@ class Hub:
         try:
             view = source.view() if isinstance(source, RunSource) else source.poll()
             self._read_in[name] = as_json(view)
-        except (UserError, OSError) as error:
-            LOG.warning("%s: %s", name, error)
+        except Exception as error:
+            # One source that cannot be read must not stop the others, whatever is wrong with it.
+            expected = isinstance(error, UserError | OSError)
+            LOG.log(
+                logging.WARNING if expected else logging.ERROR, "%s: %r", name, error, exc_info=not expected
+            )
             self._read_in[name] = {**self._read_in.get(name, {"name": name}), "trouble": str(error)}
         return self._read_in[name]
 

@@ -80,8 +80,9 @@ def samples(name: str, run: RunSource, now: float | None = None) -> Iterator[Exp
     yield "paceline_run_paused", (name,), int(view.paused)
     for straggler in run.scores.views().values():
         labels = (name, straggler.job, straggler.name)
-        yield "paceline_run_straggler_score", (*labels, "median"), straggler.score_median
-        yield "paceline_run_straggler_score", (*labels, "best"), straggler.score_best
+        if straggler.score_median is not None and straggler.score_best is not None:
+            yield "paceline_run_straggler_score", (*labels, "median"), straggler.score_median
+            yield "paceline_run_straggler_score", (*labels, "best"), straggler.score_best
     yield "paceline_run_straggler_lost_gpu_seconds_total", (name,), view.lost_gpu_s
 
 

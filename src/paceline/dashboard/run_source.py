@@ -127,27 +127,32 @@ class RunSource:
             now = [row for row in rows if row["time"] == when]
             held: dict[str, float] = {}
             slots: float | None = None
+            counted: dict[str, dict[str, float]] = {}
             for row in now:
                 if row["job"] is None:
                     slots = (slots or 0.0) + (total(row["figures"], "paceline_slots") or 0.0)
                     continue
                 job = _job_of(row["job"])
                 held[job] = held.get(job, 0.0) + (row["slots_in_use"] or 0.0)
-                self._count(row)
+                # Where racks have switches of their own, each tells of the same job.
+                figures = counted.setdefault(row["job"], {})
+                for key, value in row["figures"].items():
+                    figures[key] = figures.get(key, 0.0) + value
+            for name, figures in counted.items():
+                self._count(name, when, figures)
             self.looks.append(MemoryView(when - began, None if slots is None else round(slots), held))
             self._looked = when
 
-    def _count(self, row: Row) -> None:
-        name, figures = row["job"], row["figures"]
-        then, before = self._figures.get(name, (row["time"], figures))
-        passed_s = row["time"] - then
+    def _count(self, name: str, when: float, figures: dict[str, float]) -> None:
+        then, before = self._figures.get(name, (when, figures))
+        passed_s = when - then
         if passed_s > 0:
             new, old = (
                 [total(each, "paceline_bytes_total", direction=way) or 0.0 for way in ("in", "out")]
                 for each in (figures, before)
             )
             self._rates[name] = (max(0.0, new[0] - old[0]) / passed_s, max(0.0, new[1] - old[1]) / passed_s)
-        self._figures[name] = (row["time"], figures)
+        self._figures[name] = (when, figures)
 
     # Stragglers ------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ Of the time lost, a straggler is charged what it lags behind the median, times t
 """
 
 import importlib
+import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from paceline import toml
 from paceline.dashboard.views import StragglerView
 from paceline.errors import UserError
 
+LOG = logging.getLogger("paceline.dashboard")
 BEST_AFTER = 3
 """Looks at a worker before its best is taken for one: the first iterations load and compile."""
 
@@ -82,8 +84,16 @@ class _Worker:
     best_s: float | None = None
     """Its least busy time."""
     looks: int = 0
+    """So often it was scored."""
     lost_gpu_s: float = 0.0
     slow: bool = False
+
+    def scores(self, busy_s: float, median_busy_s: float) -> tuple[float, float]:
+        """Against the median and against its own best, which this may be."""
+        self.looks += 1
+        if self.looks > BEST_AFTER and (self.best_s is None or busy_s < self.best_s):
+            self.best_s = busy_s
+        return min(1.0, median_busy_s / busy_s), min(1.0, (self.best_s or busy_s) / busy_s)
 
 
 @dataclass
@@ -125,38 +135,44 @@ class StragglerScores:
             return
         lags_s = {worker: kept.lag_s for worker, kept in workers.items()}
         last_s, median_s = max(lags_s.values()), statistics.median_low(lags_s.values())
-        # Without a rate an iteration is taken to be as long as the longest wait: scores are then at their strictest.
-        iteration_s = max(1.0 / rate if rate else 0.0, last_s, 1e-9)
-        busy = {worker: max(iteration_s - (last_s - lag), 1e-9) for worker, lag in lags_s.items()}
-        median_busy_s = statistics.median_low(busy.values())
+        # Without a rate nobody knows how long an iteration is: then there are lags, and no scores.
+        iteration_s = max(1.0 / rate, last_s) if rate else None
         steps = (rate or 0.0) * passed_s
+        busy = {worker: max((iteration_s or 0.0) - (last_s - lag), 1e-9) for worker, lag in lags_s.items()}
+        median_busy_s = statistics.median_low(busy.values())
         found: dict[str, StragglerView] = {}
         for worker, kept in sorted(workers.items()):
-            kept.looks += 1
-            if kept.looks > BEST_AFTER and (kept.best_s is None or busy[worker] < kept.best_s):
-                kept.best_s = busy[worker]
-            view = self._judged(job, worker, kept, busy[worker], median_busy_s, names)
-            if view.slow:
+            score_median = score_best = None
+            if iteration_s is not None:
+                score_median, score_best = kept.scores(busy[worker], median_busy_s)
+            slow = self._is_slow(kept.lag_s, score_median, score_best)
+            if slow:
                 waiting = sum(gpus) - (gpus[worker] if worker < len(gpus) else 0)
                 kept.lost_gpu_s += max(0.0, kept.lag_s - median_s) * steps * waiting
+            name = names[worker] if worker < len(names) else f"worker {worker}"
+            view = StragglerView(
+                job, worker, name, kept.lag_s, score_median, score_best, kept.lost_gpu_s, slow
+            )
             found[f"{job}/{worker}"] = view
+            if slow != kept.slow:
+                kept.slow = slow
+                self._call(view)
         self._views[job] = found
 
-    def _judged(
-        self, job: str, worker: int, kept: _Worker, busy_s: float, median_s: float, names: Sequence[str]
-    ) -> StragglerView:
+    def _is_slow(self, lag_s: float, against_median: float | None, against_best: float | None) -> bool:
         rules = self.rules
-        score_median = min(1.0, median_s / busy_s)
-        score_best = min(1.0, (kept.best_s or busy_s) / busy_s)
-        slow = kept.lag_s * 1e3 > rules.lag_min_ms and (
-            score_median < rules.median or score_best < rules.best
-        )
-        name = names[worker] if worker < len(names) else f"worker {worker}"
-        view = StragglerView(job, worker, name, kept.lag_s, score_median, score_best, kept.lost_gpu_s, slow)
-        changed, kept.slow = slow != kept.slow, slow
-        if changed and self.callback is not None:
+        if against_median is None or against_best is None or lag_s * 1e3 <= rules.lag_min_ms:
+            return False
+        return against_median < rules.median or against_best < rules.best
+
+    def _call(self, view: StragglerView) -> None:
+        if self.callback is None:
+            return
+        try:
             self.callback(view)
-        return view
+        except Exception:
+            # The user's own code: what goes wrong there must not stop what others look at.
+            LOG.exception("the callback for stragglers failed")
 
     def forget(self, job: str) -> None:
         """The job is over: its workers are slow no longer; what they cost stays."""

@@ -95,9 +95,9 @@ class StragglerView:
     """Its server, or its rank and server."""
     lag_s: float
     """How long after the first contribution to a chunk its own came, on average of late."""
-    score_median: float
-    """The median worker's busy time of an iteration over its own, at most 1."""
-    score_best: float
+    score_median: float | None
+    """The median worker's busy time of an iteration over its own, at most 1; None: the job's rate is not known."""
+    score_best: float | None
     """Its own best busy time over that of now, at most 1."""
     lost_gpu_s: float
     """GPU time that the job's other workers have waited for it since it was first seen."""

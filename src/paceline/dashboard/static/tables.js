@@ -53,7 +53,7 @@ function makeRow(openJob) {
 }
 
 export function drawStragglers(stragglers, lost) {
-  const rows = Object.entries(stragglers).map(([key, value]) => ({ key, ...value })).sort((a, b) => (b.slow - a.slow) || Math.min(a.score_median, a.score_best) - Math.min(b.score_median, b.score_best));
+  const rows = Object.entries(stragglers).map(([key, value]) => ({ key, ...value })).sort((a, b) => (b.slow - a.slow) || Math.min(a.score_median ?? 1, a.score_best ?? 1) - Math.min(b.score_median ?? 1, b.score_best ?? 1) || b.lag_s - a.lag_s);
   keyed($("stragglers").tBodies[0], rows.slice(0, 24), (row) => row.key, () => el("tr", {}, el("td"), el("td"), el("td", { class: "n" }), el("td", {}, score()), el("td", {}, score()), el("td", { class: "n" })), (row, item) => {
     mark(row, "slow", item.slow);
     const told = item.worker < 0;
@@ -61,7 +61,8 @@ export function drawStragglers(stragglers, lost) {
     text(row.cells[1], item.job);
     text(row.cells[2], told ? "told by the job" : seconds(item.lag_s));
     for (const [cell, value] of [[row.cells[3], item.score_median], [row.cells[4], item.score_best]]) {
-      cell.firstChild.hidden = told;
+      cell.firstChild.hidden = told || value === undefined;
+      if (value === undefined) continue;
       variable(cell.firstChild.firstChild, "--part", percent(value));
       variable(cell.firstChild.firstChild, "--sc", value < 0.75 ? "var(--bad)" : value < 0.9 ? "var(--warn)" : "var(--good)");
       text(cell.firstChild.lastChild, value.toFixed(2));
@@ -69,7 +70,7 @@ export function drawStragglers(stragglers, lost) {
     text(row.cells[5], told ? "" : `${seconds(item.lost_gpu_s)}`);
   });
   const slow = rows.filter((row) => row.slow).length;
-  text($("lost"), rows.length ? `${slow ? `${slow} slow now` : "nobody is slow now"}; ${seconds(lost ?? 0)} of GPU time lost` : "the switch sees nobody yet");
+  text($("lost"), rows.length ? `${slow ? `${slow} slow now` : rows.some((row) => row.score_median !== undefined) ? "nobody is slow now" : "scores need the jobs' rates: watch their run"}; ${seconds(lost ?? 0)} of GPU time lost` : "the switch sees nobody yet");
 }
 
 function score() { return el("span", { class: "score" }, el("i"), el("span")); }
