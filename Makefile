@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help demo test quick check format docs site bench allreduce exactness fuzz hostile conformance clean
+.PHONY: help install demo test quick check format docs site bench allreduce exactness fuzz hostile conformance clean
 
 help:
+	@echo "make install    install into $(VENV), and nothing else"
 	@echo "make demo       install into $(VENV), training jobs on an emulated cluster, without and with Paceline, and a report"
 	@echo "make test       install into $(VENV), then checks and tests"
 	@echo "make quick      checks, and tests without training processes: what to run after each edit"
@@ -44,6 +45,8 @@ docs: $(STAMP)
 	$(BIN)/python -m paceline.describe docs/api.md docs/ARCHITECTURE.md docs/switch.md
 	$(BIN)/python -m paceline.core.describe docs/protocol.md
 	$(BIN)/python -m paceline.sim.describe docs/simulating.md
+
+install: $(STAMP)
 
 site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
