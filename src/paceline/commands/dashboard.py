@@ -23,6 +23,10 @@ Examples:
   paceline dashboard --listen 10.0.0.1:7080 --token-file token out/run
 """
 DEFAULT_LISTEN = "127.0.0.1:7080"
+LAST_LINE = "dashboard:"
+"""Begins the last line that is printed before the page is served."""
+STARTED_S = 60.0
+"""So long a run or a switch waits for that line."""
 
 
 def dashboard(
@@ -74,9 +78,9 @@ def dashboard(
     token = (read_token(token_file) or new_token()) if steering else ""
     made = bound_socket(host.strip("[]"), int(port), any_after=not listen)
     url = f"http://{host}:{made.getsockname()[1]}/"
-    typer.echo(f"dashboard: {url}", err=True)
     if steering and token_file is None:
         typer.echo(f"to steer:  {url}#token={token}", err=True)
+    typer.echo(f"{LAST_LINE} {url}", err=True)
     serve(Hub(sources, watched, steering), made, token)
 
 
@@ -84,13 +88,34 @@ dashboard.__doc__ = HELP
 
 
 def start_beside(arguments: list[str]) -> "subprocess.Popen[bytes]":
-    """A dashboard in a process of its own, which ends with this one: what it shows is not slowed down by it."""
+    """A dashboard in a process of its own, which ends with this one: what it shows is not slowed down by it.
+
+    Returns when it has told where it is, which is passed on: a table that is drawn from then on does not hide it.
+    """
     import subprocess
     import sys
+    import threading
 
     from paceline.bench.processes import die_with_parent
 
     command = [sys.executable, "-c", "from paceline.cli import main; main()", "dashboard", *arguments]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent
+    started = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
     )
+    told = threading.Event()
+
+    def pass_on() -> None:
+        assert started.stderr is not None
+        for line in started.stderr:
+            typer.echo(line.decode(errors="replace"), nl=False, err=True)
+            if line.startswith(LAST_LINE.encode()):
+                told.set()
+        told.set()
+
+    threading.Thread(target=pass_on, name="paceline-dashboard", daemon=True).start()
+    told.wait(STARTED_S)
+    return started
