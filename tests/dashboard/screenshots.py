@@ -58,7 +58,13 @@ def main() -> None:
         run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         lines: list[str] = []
         assert run.stderr is not None
-        reader = threading.Thread(target=lambda: lines.extend(iter(run.stderr.readline, "")), daemon=True)  # type: ignore[union-attr]
+
+        def read() -> None:
+            for line in run.stderr or ():
+                lines.append(line)
+                print(line, end="", file=sys.stderr)
+
+        reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
             with opened() as page:
@@ -70,7 +76,6 @@ def main() -> None:
             except subprocess.TimeoutExpired:
                 run.kill()
                 run.wait(10)
-        print("".join(lines[-5:]))
 
 
 if __name__ == "__main__":

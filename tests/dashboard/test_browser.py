@@ -209,7 +209,8 @@ def test_two_hundred_jobs_are_updated_in_place(page: Browser, tmp_path: Path) ->
         page.open(f"{url}/")
         page.wait(lambda: page.count("#jobs tbody tr") == 200, "all jobs")
         page.js("for (const row of document.querySelectorAll('#jobs tbody tr')) row.mine = true")
-        before = page.js("return window.paceline.perf.updates")
+        # The first drawing makes everything; from now on only what changes is counted.
+        page.js("Object.assign(window.paceline.perf, {updates: 0, total_ms: 0, max_ms: 0, long_tasks: 0})")
         for step in range(4):
             with run.store.transaction():
                 for i in range(200):
@@ -223,7 +224,7 @@ def test_two_hundred_jobs_are_updated_in_place(page: Browser, tmp_path: Path) ->
         assert page.count("#cluster .slot.held") == 200
         perf = page.js("return window.paceline.perf")
         # Each change is drawn once, and every one of them.
-        assert 4 <= perf["updates"] - before <= 200
+        assert 4 <= perf["updates"] <= 200
         mean_ms = perf["total_ms"] / perf["updates"]
         print(f"200 jobs: {mean_ms:.1f} ms a drawing on average, {perf['max_ms']:.1f} ms at most, {perf}")
 
