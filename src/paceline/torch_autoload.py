@@ -26,11 +26,14 @@ def autoload() -> None:
 
 def adapt() -> None:
     """What the environment asks of a program that uses torch; also for a process forked from one that has loaded it."""
-    if not os.environ.get("PACELINE_PROGRESS"):
-        return
     try:
-        from paceline.torch.progress import install
+        if os.environ.get("PACELINE_BACKEND"):
+            from paceline.torch import auto_backend
 
-        install()
+            auto_backend.install()
+        if os.environ.get("PACELINE_PROGRESS"):
+            from paceline.torch import progress
+
+            progress.install()
     except Exception as error:
-        logging.getLogger("paceline.torch").debug("steps are not counted: %r", error)
+        logging.getLogger("paceline.torch").debug("the environment was not followed: %r", error)

@@ -86,10 +86,13 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     assert "cannot listen" in done.stderr
 
 
-def test_beside_a_run_jobs_are_cancelled_added_and_paused(tmp_path: Path) -> None:
+def test_beside_a_run_jobs_are_cancelled_added_and_paused(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     scene = Scene(tmp_path, {"s0": 1, "s1": 1})
     scene.job("long", script="sleep 600").job("queued", gpus=2, script="true")
     planner = scene.new_planner("--dashboard")
+    request.addfinalizer(planner.kill)
     url, _, token = address(planner, "to steer").partition("#token=")
     commands = f"{url}api/runs/run/commands"
 

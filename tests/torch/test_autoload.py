@@ -65,3 +65,18 @@ def test_a_backend_that_cannot_be_loaded_leaves_torch_whole(tmp_path: Path) -> N
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['paceline.torch'] = None\n")
     done = run(tmp_path, "import torch; print(torch.ones(2).sum().item())")
     assert done.stdout.strip() == "2.0", done.stderr
+
+
+def test_a_process_forked_from_one_that_has_loaded_torch_follows_its_own_environment(tmp_path: Path) -> None:
+    code = """
+import os, torch, torch.distributed as dist
+assert not hasattr(dist.init_process_group, "paceline_mode")
+os.environ["PACELINE_BACKEND"] = "auto"
+from paceline.torch_autoload import adapt
+adapt()
+adapt()
+print(dist.init_process_group.paceline_mode)
+"""
+    done = run(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["auto"]
