@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help install demo test quick check format docs site bench allreduce exactness fuzz hostile conformance clean
+.PHONY: help install demo test quick check format docs site dist man bench allreduce exactness fuzz hostile conformance clean
 
 help:
 	@echo "make install    install into $(VENV), and nothing else"
@@ -15,6 +15,8 @@ help:
 	@echo "make check      formatting, lint, types, import rules"
 	@echo "make docs       renew the generated parts of the pages in docs/"
 	@echo "make site       the pages as a site, in out/site"
+	@echo "make dist       a wheel in dist/, tried in a fresh environment without a compiler and without this folder"
+	@echo "make man        manual pages from the help texts, in dist/man"
 	@echo "make bench      speed as ratios against peers measured in the same run"
 	@echo "make allreduce  the live speed table: all-reduce against Gloo and the line (root, quiet machine)"
 	@echo "make exactness  the full seeded exactness runs (the tests run a part of them)"
@@ -87,6 +89,15 @@ conformance: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.core.fuzz --packets 1000000
+
+dist: $(STAMP)
+	rm -rf dist build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	rm -rf build
+	$(BIN)/python -m tools.try_wheel dist/paceline-*.whl
+
+man: $(STAMP)
+	$(BIN)/python -m paceline.manual dist/man
 
 clean:
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache

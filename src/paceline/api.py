@@ -83,13 +83,15 @@ def plan(
     *,
     objective: Objective = "makespan",
     seed: int = 0,
-    budget_s: float = 2.0,
+    budget_s: float | None = 60.0,
+    work: int | None = None,
 ) -> Schedule:
     """Decide which job runs where and when, and give the judged schedule.
 
     Jobs are `Job` objects or dicts with the keys of a job file, or the path of a TOML or CSV file. The cluster is a
     `Cluster`, a dict or the path of a TOML file. `paper:SEED` stands for the scheduler paper's own jobs and servers,
-    `philly-like:SEED` for jobs that arrive over a day. `budget_s` is for policies that search. A policy may also be an
+    `philly-like:SEED` for jobs that arrive over a day. Policies that search do so much `work`
+    (evaluations), and at most for `budget_s` by the clock. A policy may also be an
     object of yours ([guide](guide.md#add-a-policy)).
     """
     if isinstance(cluster, Cluster):
@@ -101,7 +103,7 @@ def plan(
             else ClusterSource("cluster", dict(cluster), {})
         )
         problem = source.problem(_jobs(jobs, source.file.cluster().gpus_total))
-    chosen = by_name(policy, seed=seed, budget_s=budget_s) if isinstance(policy, str) else policy
+    chosen = by_name(policy, seed=seed, budget_s=budget_s, work=work) if isinstance(policy, str) else policy
     return planning.plan(problem, chosen, objective)
 
 

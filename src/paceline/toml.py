@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from paceline.errors import UserError
 
@@ -143,11 +144,39 @@ def _user_error(
         return UserError(f"unknown key {shown!r}; {hint}", place=place)
     if first["type"] == "missing":
         return UserError(f"key {shown!r} is missing", place=place)
-    message = first["msg"].removeprefix("Value error, ")
+    message = _in_our_words(first)
     given = first.get("input")
     if isinstance(given, str | int | float | bool) and repr(given) not in message:
         message = f"{message} (given {given!r})"
     return UserError(f"{shown}: {message}" if shown else message, place=place)
+
+
+_WORDS = {
+    "int": "a whole number", "float": "a number", "string": "a text", "bool": "true or false", "list": "a list, [...]",
+    "tuple": "a list, [...]", "dict": "a table, {...}", "model": "a table, {...}", "date": "a date",
+}  # fmt: skip
+"""What the validator's kinds of values are called here."""
+_BOUNDS = {
+    "greater_than": "has to be above {gt:g}", "greater_than_equal": "has to be at least {ge:g}",
+    "less_than": "has to be below {lt:g}", "less_than_equal": "has to be at most {le:g}",
+    "too_short": "has to have at least {min_length} entries", "too_long": "may have at most {max_length} entries",
+    "string_too_short": "has to have at least {min_length} letters",
+    "string_too_long": "may have at most {max_length} letters",
+    "literal_error": "has to be {expected}", "enum": "has to be {expected}",
+    "finite_number": "has to be a finite number", "int_from_float": "has to be a whole number",
+}  # fmt: skip
+
+
+def _in_our_words(error: ErrorDetails) -> str:
+    """What is wrong with a value, not in the words of the library that found it."""
+    kind = error["type"]
+    if kind in _BOUNDS:
+        return _BOUNDS[kind].format(**error.get("ctx", {}))
+    for suffix in ("_type", "_parsing", "_parsing_size", "_attributes_type"):
+        word = _WORDS.get(kind.removesuffix(suffix)) if kind.endswith(suffix) else None
+        if word is not None:
+            return f"has to be {word}"
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _is_tag(part: str | int, location: Sequence[str | int], lines: Mapping[KeyPath, int]) -> bool:

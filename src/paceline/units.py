@@ -3,7 +3,8 @@
 Every quantity becomes a plain number in one base unit (bits a second, bytes, nanoseconds or seconds), and
 the pydantic types below (`Rate`, `Size`, `TimeNs`, `Seconds`) put that into a model's field. Decimal
 prefixes are powers of 1000 and binary ones (`KiB`) powers of 1024, as in networking; a bare number is
-taken in the base unit. Case matters only where it carries meaning: `b` is bits and `B` is bytes.
+taken in the base unit, but for a rate, which asks for its unit. Case matters only where it carries meaning: `b` is
+bits and `B` is bytes.
 """
 
 import re
@@ -31,6 +32,18 @@ SECONDS_MAX = 9e9
 """More would not fit into the integers that count bytes and nanoseconds; nobody means it."""
 
 
+WHOLE_RATE_MIN = 1_000_000
+RATE_MIN = 1_000.0
+"""A smaller number was written by a person who left out the unit; a rate that code has scaled down is no integer."""
+
+
+def _no_unit(given: str, figure: str) -> str:
+    if not figure.rstrip().endswith(tuple("kKMmGgTti")):
+        bare = figure.strip()
+        return f"{given!r} is a rate without a unit; write it like '{bare} Gbit/s' or '{bare} Mbit/s'"
+    return f"{given!r} is a rate without a unit; write '{figure}bit/s' (bits) or '{figure}B/s' (bytes)"
+
+
 def _within(value: float, most: float, kind: str, text: object) -> float:
     if not abs(value) <= most:
         raise ValueError(f"{text!r} is not a {kind} that can be reckoned with")
@@ -45,8 +58,13 @@ def _split(text: str, kind: str, example: str) -> tuple[float, str]:
 
 
 def parse_rate_bps(value: object) -> float:
-    """A data rate in bits a second: `25 Gbit/s`, `100Gbps`, `1.5 GB/s`, `200mbit`."""
+    """A data rate in bits a second: `25 Gbit/s`, `100Gbps`, `1.5 GB/s`, `200mbit`.
+
+    A number without a unit is bits a second for code; one that only a person can have written asks for its unit.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if 0 < value < (WHOLE_RATE_MIN if isinstance(value, int) else RATE_MIN):
+            raise ValueError(_no_unit(str(value), f"{value:g}"))
         return float(_within(value, RATE_MAX, "rate", value))
     if not isinstance(value, str):
         raise ValueError("a rate is a number of bits a second or text like '100 Gbit/s'")
@@ -55,7 +73,14 @@ def parse_rate_bps(value: object) -> float:
     match = re.fullmatch(r"([kKMmGgTt]i?|)(bits|bit|b|B|Bytes|bytes|byte)?", base)
     if match is None or (unit and not base):
         raise ValueError(f"{value!r} has no unit of rate; write it like '100 Gbit/s'")
-    prefix, letter = match.group(1).lower(), match.group(2) or "bit"
+    prefix, letter = match.group(1).lower(), match.group(2) or ""
+    figure = f"{number:g} {match.group(1)}"
+    if not letter:
+        raise ValueError(_no_unit(value, figure))
+    if base == unit and (letter[0] == "B" or letter.startswith("byte")):
+        raise ValueError(
+            f"{value!r} is a size, not a rate; write '{figure}B/s' (bytes) or '{figure}bit/s' (bits)"
+        )
     scale = _BINARY.get(prefix) or _PREFIX[prefix]
     bits = 8.0 if letter[0] == "B" or letter.startswith("byte") else 1.0
     return _within(number * scale * bits, RATE_MAX, "rate", value)
@@ -68,6 +93,8 @@ def parse_size_bytes(value: object) -> int:
     if not isinstance(value, str):
         raise ValueError("a size is a number of bytes or text like '98 MB'")
     number, unit = _split(value, "size", "98 MB")
+    if unit.endswith(("/s", "ps")):
+        raise ValueError(f"{value!r} is a rate, not a size; write a size like '98 MB' or '16 MiB'")
     match = re.fullmatch(r"([kKMmGgTt]i?|)(B|b|bytes|byte)?", unit)
     if match is None or (match.group(2) == "b"):
         raise ValueError(f"{value!r} has no unit of size; write it like '98 MB' or '16 MiB'")

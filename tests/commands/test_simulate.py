@@ -215,7 +215,7 @@ def test_a_wrong_sum_ends_with_1(monkeypatch: Patch, capsys: Captured, small: st
     ("change", "message"),
     [
         (("slots", "slot"), r":3: unknown key 'switch\.slot'; did you mean 'slots'\?"),
-        (("[switch]", "[network]\nrate = '-5 Gbit/s'\n[switch]"), r":3: network\.rate: .*greater than 0"),
+        (("[switch]", "[network]\nrate = '-5 Gbit/s'\n[switch]"), r":3: network\.rate: .*above 0"),
         (("[switch]", "[network]\nhosts = 2\n[switch]"),
          r":8: job 'a-0': has 3 workers, but there are only 2 hosts"),
         (('name = "a"', 'name = "it\'s"\nhosts = [0, 1, 99]'), r":6: job \"it's-0\": host 99 does not exist"),
@@ -247,7 +247,7 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(
         (("--policy", "esa,zzzz"), r"--policy: unknown policy 'zzzz'; known: esa-plus, esa, "),
         (("--set", "switch.slots"), r"--set: 'switch.slots' is not KEY=VALUE"),
         (("--set", "switch.slits=3"), r"--set: unknown key 'switch.slits'; did you mean 'slots'\?"),
-        (("--set", "network.rate=-3"), r"--set: network.rate: .*greater than 0"),
+        (("--set", "network.rate=-3"), r"--set: network.rate: .*above 0"),
         (("--set", "job.7.workers=2"), r"--set: there is no 7 to set in 'job.7.workers'"),
         (("--set", "switch.slots=2"), r"--set: switch.slots: 2 slots are too few"),
         (("--set", "job.0.model=vgg17"), r"--set: unknown model 'vgg17'"),

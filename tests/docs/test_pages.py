@@ -15,7 +15,15 @@ RUN = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / page
-        for page in ("api.md", "guide.md", "simulating.md", "running.md", "reports.md", "metrics.md")
+        for page in (
+            "api.md",
+            "guide.md",
+            "simulating.md",
+            "running.md",
+            "steering.md",
+            "reports.md",
+            "metrics.md",
+        )
     ),
 ]
 LIMIT_S = 600

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.commands.status import written
 from paceline.launch import control
 from paceline.launch import run as launch
 from paceline.launch.launchers import supervisor
@@ -217,10 +218,17 @@ def assert_steered(scene: Scene, launcher: str, env: Mapping[str, str] | None = 
     The scene has room for all jobs of four slots, and no jobs yet.
     """
     gate = scene.folder / "gate"
-    scene.job("long", 2, until(gate)).job("kept", 1, until(gate)).job("later", 1, "true", arrival="1h")
+    scene.job("long", 2, until(gate)).job("kept", 1, f"echo kept speaks; {until(gate)}").job(
+        "later", 1, "true", arrival="1h"
+    )
     planner = scene.new_planner("--launcher", launcher, env=env)
     wait_for(lambda: (scene.run_dir / "run.sqlite").exists(), "the run's folder")
     wait_for(lambda: list(scene.states().values())[:2] == ["running"] * 2, "two running jobs")
+
+    wait_for(
+        lambda: list(written(scene.run_dir, "kept", None, 0, 50, follow=False)) == ["kept speaks"],
+        "a line of its log",
+    )
 
     def done(number: int) -> str:
         row = control.wait(scene.run_dir, number, LIMIT_S)

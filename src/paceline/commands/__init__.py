@@ -6,6 +6,7 @@ from typing import Any
 from paceline.commands.bench import allreduce as bench_allreduce
 from paceline.commands.cluster import from_nodes, from_ray, from_slurm
 from paceline.commands.dashboard import dashboard as dashboard_command
+from paceline.commands.doctor import doctor as doctor_command
 from paceline.commands.metrics import alerts, grafana, listed
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
@@ -14,17 +15,36 @@ from paceline.commands.report import report as report_command
 from paceline.commands.reproduce import esa, fidelity, joint, live, sa_atp, sjf_bco
 from paceline.commands.run import run as run_command
 from paceline.commands.simulate import simulate as simulate_command
+from paceline.commands.status import logs as logs_command
+from paceline.commands.status import status as status_command
+from paceline.commands.steer import add as add_command
+from paceline.commands.steer import cancel as cancel_command
+from paceline.commands.steer import pause as pause_command
+from paceline.commands.steer import priority as priority_command
+from paceline.commands.steer import unpause as unpause_command
 from paceline.commands.switch import switch as switch_command
+from paceline.commands.top import top as top_command
+from paceline.commands.why import why as why_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "add": add_command,
+    "cancel": cancel_command,
     "dashboard": dashboard_command,
+    "doctor": doctor_command,
+    "logs": logs_command,
     "models": models_command,
+    "pause": pause_command,
     "plan": plan_command,
+    "priority": priority_command,
     "profile": profile_command,
     "report": report_command,
     "run": run_command,
     "simulate": simulate_command,
+    "status": status_command,
     "switch": switch_command,
+    "top": top_command,
+    "unpause": unpause_command,
+    "why": why_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": esa,

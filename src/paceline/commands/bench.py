@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import write_json
+from paceline.commands.output import JsonFile, write_json
 
 if TYPE_CHECKING:
     from paceline.bench.measurement import MeasuredRow, Measurement, Outcome
@@ -76,9 +76,7 @@ def allreduce(
     repeat: Annotated[
         int, typer.Option(min=0, max=1000, help="Repetitions; 0: three to fifteen, by what a size costs.")
     ] = 0,
-    json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
-    ] = "",
+    json_file: JsonFile = "",
 ) -> None:
     from paceline.bench.measurement import Measurement, parse_sizes
     from paceline.errors import EXIT_FAILED

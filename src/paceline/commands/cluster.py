@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paceline.commands.output import JsonFile, write_json
+
 if TYPE_CHECKING:
     from paceline.schedule.inputs.discover import Found
 
@@ -30,6 +32,7 @@ def from_slurm(
     ] = None,
     link: str | None = _LINK,
     out: Path | None = _OUT,
+    json_file: JsonFile = "",
 ) -> None:
     """Nodes, GPUs and racks of a Slurm cluster, as a cluster file."""
     from paceline.schedule.inputs.discover import from_slurm as read
@@ -40,19 +43,25 @@ def from_slurm(
     topology_text = (
         read_text(topology) if topology else ("" if nodes else _scontrol("topology", may_fail=True))
     )
-    _write(read(nodes_text, topology_text, str(nodes or "scontrol"), str(topology or "scontrol")), link, out)
+    _write(
+        read(nodes_text, topology_text, str(nodes or "scontrol"), str(topology or "scontrol")),
+        link,
+        out,
+        json_file,
+    )
 
 
 def from_ray(
     nodes: Annotated[Path, typer.Argument(help="JSON of `ray list nodes --format json`.")],
     link: str | None = _LINK,
     out: Path | None = _OUT,
+    json_file: JsonFile = "",
 ) -> None:
     """Nodes and GPUs of a Ray cluster, as a cluster file; a label `rack` is a node's rack."""
     from paceline.schedule.inputs.discover import from_ray as read
     from paceline.toml import read_text
 
-    _write(read(read_text(nodes), str(nodes)), link, out)
+    _write(read(read_text(nodes), str(nodes)), link, out, json_file)
 
 
 def from_nodes(
@@ -61,12 +70,13 @@ def from_nodes(
     ],
     link: str | None = _LINK,
     out: Path | None = _OUT,
+    json_file: JsonFile = "",
 ) -> None:
     """A list of nodes, as a cluster file."""
     from paceline.schedule.inputs.discover import from_nodes as read
     from paceline.toml import read_text
 
-    _write(read(read_text(nodes), str(nodes)), link, out)
+    _write(read(read_text(nodes), str(nodes)), link, out, json_file)
 
 
 def _scontrol(what: str, *options: str, may_fail: bool = False) -> str:
@@ -86,7 +96,9 @@ def _scontrol(what: str, *options: str, may_fail: bool = False) -> str:
     return done.stdout
 
 
-def _write(found: "Found", link: str | None, out: Path | None) -> None:
+def _write(found: "Found", link: str | None, out: Path | None, json_file: str) -> None:
+    import tomllib
+
     from paceline.errors import UserError
     from paceline.schedule.inputs.discover import to_toml
     from paceline.units import parse_rate_bps
@@ -96,14 +108,19 @@ def _write(found: "Found", link: str | None, out: Path | None) -> None:
     except ValueError as error:
         raise UserError(str(error), place="--link") from None
     text = to_toml(found, link_bps)
+    if json_file:
+        write_json(json_file, tomllib.loads(text))
     if out is None:
-        typer.echo(text, nl=False)
+        if json_file != "-":
+            typer.echo(text, nl=False)
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror or error}", place=str(out)) from None
+    if json_file == "-":
+        return
     racks = len({node.rack for node in found.nodes})
     typer.echo(
         f"{out}: {len(found.nodes)} servers with {sum(n.gpus for n in found.nodes)} GPUs in {racks} racks"

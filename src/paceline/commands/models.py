@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline.commands.output import write_json
+from paceline.commands.output import JsonFile, write_json
 
 if TYPE_CHECKING:
     from paceline.sim.models import ModelProfile
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 def models(
     name: str | None = typer.Argument(None, help="Show the layers of this model.", show_default=False),
-    json_file: str | None = typer.Option(
-        None, "--json", metavar="FILE|-", help="Write JSON to a file, or to standard output for '-'."
-    ),
+    json_file: JsonFile = "",
 ) -> None:
     """List the model profiles: size, gradients, work, and time of an iteration; or one model's layers."""
     from paceline.sim.models import NAMES, profile

@@ -2,12 +2,31 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+JsonFile = Annotated[
+    str,
+    typer.Option("--json", metavar="[FILE|-]", help="Write JSON to a file; - or nothing: to stdout, alone."),
+]
+"""`--json` of every command: with a file both, the file and the text for people; else nothing but JSON."""
+
+
+def with_json_target(arguments: Sequence[str]) -> list[str]:
+    """`--json` without a value means standard output; arguments after `--` are the user's own."""
+    found: list[str] = []
+    for i, argument in enumerate(arguments):
+        if argument == "--":
+            return [*found, *arguments[i:]]
+        found.append(argument)
+        following = arguments[i + 1] if i + 1 < len(arguments) else "--"
+        if argument == "--json" and following.startswith("-") and following != "-":
+            found.append("-")
+    return found
 
 
 def page_console(columns: int) -> "Console":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paceline.commands.output import page_console, print_legend, print_table, write_json
+from paceline.commands.output import JsonFile, page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
     from paceline.experiments.planned import Compared
@@ -53,19 +53,29 @@ def plan(
     what_if: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="Compare with a changed cluster; repeat for several questions."
+            metavar="KEY=VALUE",
+            help="Compare with a change: a key of the cluster file, servers=+2 or -2, gpus=16 (of every server),"
+            " without=JOB, priority.JOB=9; commas join, repeat to ask again.",
         ),
     ] = None,
     packets: Annotated[
         bool, typer.Option("--packets", help="Run the best plan packet by packet, beside what was expected.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="For rand, bco-plus and the models of a trace.")] = 0,
-    budget: Annotated[float, typer.Option(min=0.0, help="Seconds that bco-plus may search.")] = 2.0,
+    work: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Plans that bco-plus tries. Default: 2500, fewer for more than 160 jobs. A seed has one plan.",
+        ),
+    ] = None,
+    budget: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds that bco-plus may search at most; it is said if that strikes."),
+    ] = 60.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     gantt: Annotated[bool, typer.Option(help="Show the Gantt chart in the terminal.")] = True,
-    json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
-    ] = "",
+    json_file: JsonFile = "",
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
     legend: Annotated[
         bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
@@ -74,20 +84,22 @@ def plan(
     from paceline.report import plan as output
     from paceline.schedule.explain import explain as explain_job
     from paceline.schedule.inputs.sources import ClusterSource, checked
+    from paceline.schedule.inputs.sources import what_if as changed_problem
 
     source = ClusterSource.read(cluster)
     listed, remarks = _jobs(source, jobs, trace, seed, limit)
     names = _names(policy or [])
     if explain:
         _check_job(explain, listed)
-    questions = [(change, source.with_changes(change)) for change in what_if or []]
-    for change, changed_source in questions:
-        checked(listed, changed_source.file.cluster().gpus_total, f"--what-if {change}")
-    schedules = _run(source, listed, names, objective, seed, budget, "")
+    questions = [(change, *changed_problem(source, listed, change)) for change in what_if or []]
+    for change, changed_source, changed_jobs in questions:
+        checked(changed_jobs, changed_source.file.cluster().gpus_total, f"--what-if {change}")
+    schedules = _run(source, listed, names, objective, seed, budget, work, "")
     best = output.best_of(schedules, objective)
+    remarks += output.caps(schedules)
     rows, changed_json = [], []
-    for change, changed_source in questions:
-        changed = _run(changed_source, listed, names, objective, seed, budget, f" if {change}")
+    for change, changed_source, changed_jobs in questions:
+        changed = _run(changed_source, changed_jobs, names, objective, seed, budget, work, f" if {change}")
         for before, after in zip(schedules, changed, strict=True):
             rows.append(output.what_if_row(change, before, after))
             entry = after.to_dict()
@@ -109,7 +121,7 @@ def plan(
     if html is not None:
         output.write_page(html, schedules, objective, rows, remarks, explained)
     if json_file != "-":
-        _show(schedules, best, rows, remarks, explained, gantt, html, legend)
+        _show(schedules, best, objective, rows, remarks, explained, gantt, html, legend)
         if compared:
             _show_packets(best, compared)
 
@@ -162,6 +174,7 @@ def _run(
     objective: Literal["makespan", "jct"],
     seed: int,
     budget: float,
+    work: int | None,
     note: str,
 ) -> "list[Schedule]":
     from dataclasses import replace
@@ -177,7 +190,7 @@ def _run(
     console = Console(stderr=True)
     schedules = []
     for name in names:
-        chosen = by_name(name, seed=seed, budget_s=budget)
+        chosen = by_name(name, seed=seed, budget_s=budget, work=work)
         if console.is_terminal:
             with console.status(f"{name}: planning {len(jobs)} jobs{note} ..."):
                 schedules.append(planning.plan(problem, chosen, objective))
@@ -223,6 +236,7 @@ def _show_packets(best: "Schedule", compared: "list[Compared]") -> None:
 def _show(
     schedules: "list[Schedule]",
     best: "Schedule",
+    objective: Literal["makespan", "jct"],
     what_if: list[list[str]],
     remarks: list[str],
     explained: list[str],
@@ -246,6 +260,8 @@ def _show(
     print_table(console, output.COLUMNS, [output.row(s) for s in schedules])
     if legend:
         print_legend(console, output.COLUMNS)
+    if len(schedules) > 1:
+        console.print(output.ranked_by(schedules, objective), style="dim", markup=False)
     if gantt:
         console.print(f"\n{best.policy}:", style="bold")
         console.print(text_gantt(best, min(console.width, 140)), markup=False, soft_wrap=True)

@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
+from paceline.commands.output import JsonFile, write_json
+
 
 def profile(
     command: Annotated[list[str], typer.Argument(help="The script's own command, after --.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.toml"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 20,
+    json_file: JsonFile = "",
 ) -> None:
     """Measure a PyTorch training script, unchanged: passes, gradients in the order of release, jitter.
 
@@ -43,6 +46,10 @@ def profile(
             f"no PyTorch training loop of {steps} steps was seen; fewer steps: --steps", place=command[0]
         )
     measured = load_profile(out)
+    if json_file:
+        write_json(json_file, {"profile": str(out), **measured.model_dump()})
+    if json_file == "-":
+        return
     typer.echo(
         f"{out}: {len(measured.layers)} gradients, {format_size(measured.gradient)}; forward "
         f"{format_seconds(measured.forward)}, backward {format_seconds(measured.backward)}, "

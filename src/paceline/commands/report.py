@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from paceline.commands.output import JsonFile, write_json
+
 
 def report(
     runs: Annotated[
@@ -22,7 +24,7 @@ def report(
             "--small", help="Leave plotly's script in plotly.min.js beside the page: 5 MB less a page."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, for scripts.")] = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Make one self-contained HTML page of a run: who ran where and why, completion times, switch memory, stragglers.
 
@@ -36,8 +38,6 @@ def report(
 
       paceline report out/baseline out/paceline --html difference.html
     """
-    import json
-
     from paceline.errors import UserError
     from paceline.launch.store import read_run
     from paceline.report import perfetto as perfetto_trace
@@ -56,9 +56,10 @@ def report(
         run_page.write_page(page, read[0], small)
     if perfetto is not None:
         perfetto_trace.write_trace(perfetto, read[0])
-    if as_json:
+    if json_file:
         found = {**run_compare.summary(read), "page": str(page)}
-        typer.echo(json.dumps(found if perfetto is None else {**found, "perfetto": str(perfetto)}, indent=2))
+        write_json(json_file, found if perfetto is None else {**found, "perfetto": str(perfetto)})
+    if json_file == "-":
         return
     for run in read:
         typer.echo(f"{run.name}: {run_page.verdict(run)}")

@@ -3,15 +3,15 @@
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.commands.output import page_console, print_legend, write_json
+from paceline.commands.output import JsonFile, page_console, print_legend, write_json
+from paceline.commands.run_view import COLUMNS, failures, job_table, rows_in_view, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from paceline.launch.store import Row, Store
 
@@ -37,22 +37,6 @@ Examples:
 
   paceline run examples/demo/jobs.toml --cluster examples/demo/cluster.toml --network emulated --switch auto
 """
-COLUMNS = (
-    "job",
-    "state",
-    "servers",
-    "iteration",
-    "rate",
-    "predicted",
-    "measured",
-    "error",
-    "path",
-    "expected end",
-)
-"""`predicted` and `measured` are times of an iteration."""
-_LEFT = ("job", "state", "servers", "path")
-_STYLES = {"done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "cancelled": "yellow",
-           "starting": "cyan"}  # fmt: skip
 
 
 def run(
@@ -108,9 +92,7 @@ def run(
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the run in the browser while it lasts; prints where.")
     ] = False,
-    json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE|-", help="Write the outcome as JSON; - is stdout, alone.")
-    ] = "",
+    json_file: JsonFile = "",
 ) -> None:
     import shlex
     import subprocess
@@ -165,12 +147,14 @@ def run(
             page.wait(10)
     store = Store.open_to_read(folder)
     if json_file:
-        write_json(json_file, _summary(store))
+        write_json(json_file, summary(store))
     if json_file != "-":
         shown = page_console(110)
-        shown.print(_job_table(store, store.jobs(), time.time()))
+        shown.print(job_table(store, store.jobs(), time.time()))
         if legend:
             print_legend(shown, COLUMNS)
+        for line in failures(store):
+            shown.print(line, markup=False, soft_wrap=True)
         shown.print(f"\nstate and logs: {folder}", markup=False, soft_wrap=True)
     store.close()
     raise typer.Exit(code)
@@ -225,116 +209,9 @@ class LiveTable:
         if now - self._drawn < self._redraw_s:
             return
         self._drawn = now
-        rows = _rows_in_view(store.jobs(), max(5, self._live.console.height - self._events - 4))
+        rows = rows_in_view(store.jobs(), max(5, self._live.console.height - self._events - 4))
         below = [Text(f"{row['text']}  {row['reason']}", style="dim", no_wrap=True) for row in self._last]
-        self._live.update(Group(_job_table(store, rows, now), *below), refresh=True)
+        self._live.update(Group(job_table(store, rows, now), *below), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
-
-
-def _rows_in_view(rows: "list[Row]", most: int) -> "list[Row]":
-    """The rows that fit the screen: what runs comes before what waits, and that before what has ended."""
-    order = {"running": 0, "starting": 0, "failed": 1, "waiting": 2, "pending": 3, "stopped": 4, "cancelled": 4,
-             "done": 5}  # fmt: skip
-    kept = sorted(rows, key=lambda row: (order[row["state"]], row["position"]))[:most]
-    return sorted(kept, key=lambda row: row["position"])
-
-
-def _job_table(store: "Store", rows: "list[Row]", now: float) -> "Table":
-    """The jobs as they are now."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    servers: dict[tuple[str, int], list[str]] = {}
-    for row in store.placements():
-        servers.setdefault((row["job"], row["attempt"]), []).append(f"{row['server']}:{row['slots']}")
-    table = Table(box=None, pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
-    predictions = store.last_predictions()
-    for row in rows:
-        where = " ".join(servers.get((row["name"], row["attempt"]), []))
-        cells = _cells(row, where, _prediction(predictions.get(row["name"])), now)
-        table.add_row(*(escape(cell) for cell in cells), style=_STYLES.get(row["state"], ""))
-    return table
-
-
-def _prediction(row: "Row | None") -> list[str]:
-    """What an iteration was expected to take, what it took, and how far off that is."""
-    from paceline.report.run.read import prediction_error
-    from paceline.units import format_seconds
-
-    if row is None:
-        return ["", "", ""]
-    error = prediction_error(row)
-    measured = "" if error is None else format_seconds(row["measured_s"])
-    return [format_seconds(row["predicted_s"]), measured, "" if error is None else f"{error:+.0%}"]
-
-
-def _cells(row: "Row", servers: str, prediction: list[str], now: float) -> list[str]:
-    from paceline.units import format_seconds
-
-    iteration = "" if row["iteration"] is None else f"{row['iteration']:.0f}/{row['iterations']:.0f}"
-    rate = "" if row["rate"] is None else f"{row['rate']:.3g}/s"
-    left = ""
-    if row["state"] == "running" and row["expected_end"] is not None:
-        late = row["expected_end"] <= now
-        left = "overdue" if late else f"in {format_seconds(round(row['expected_end'] - now, 1))}"
-    return [row["name"], row["state"], servers, iteration, rate, *prediction, row["path"] or "", left]
-
-
-def _summary(store: "Store") -> dict[str, Any]:
-    """The run as plain data, for `--json`."""
-    meta = store.meta()
-    slots: dict[tuple[str, int], dict[str, int]] = {}
-    for row in store.placements():
-        slots.setdefault((row["job"], row["attempt"]), {})[row["server"]] = row["slots"]
-    predictions = store.last_predictions()
-    jobs = []
-    for row in store.jobs():
-        folder = store.folder / "attempts" / f"{row['name']}.{row['attempt']}"
-        start_s, end_s = (_since(meta["began"], row[key]) for key in ("started", "ended"))
-        jobs.append(
-            {
-                "name": row["name"],
-                "state": row["state"],
-                "exit_code": row["exit_code"],
-                "attempts": row["attempt"],
-                "servers": slots.get((row["name"], row["attempt"]), {}),
-                "arrival_s": row["arrival_s"],
-                "start_s": start_s,
-                "end_s": end_s,
-                "jct_s": None if end_s is None else end_s - row["arrival_s"],
-                "progress": row["progress"],
-                "prediction": _prediction_json(predictions.get(row["name"])),
-                "reason": row["reason"],
-                "logs": sorted(str(path) for path in folder.glob("rank-*.log")),
-            }
-        )
-    completion_s = [job["jct_s"] for job in jobs if job["state"] == "done" and job["jct_s"] is not None]
-    return {
-        "run_dir": str(store.folder),
-        "run_id": meta["run_id"],
-        "state": meta["state"],
-        "launcher": meta["launcher"],
-        "policy": meta["policy"],
-        "makespan_s": max((job["end_s"] for job in jobs if job["end_s"] is not None), default=None),
-        "avg_jct_s": sum(completion_s) / len(completion_s) if completion_s else None,
-        "plans": len(store.plans()),
-        "jobs": jobs,
-    }
-
-
-def _prediction_json(row: "Row | None") -> dict[str, Any] | None:
-    """The last prediction of a job's iteration, with what was measured (null: too short to tell)."""
-    from paceline.report.run.read import prediction_error
-
-    if row is None:
-        return None
-    kept = {key: row[key] for key in ("predicted_s", "measured_s", "iterations", "factor", "learned")}
-    return {**kept, "error": prediction_error(row)}
-
-
-def _since(began: float, when: float | None) -> float | None:
-    return None if when is None else when - began

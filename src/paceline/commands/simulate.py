@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import page_console, print_legend, print_table, write_json
+from paceline.commands.output import JsonFile, page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
+    from paceline.core.priority import PriorityRule
     from paceline.errors import UserError
     from paceline.sim.results import RunResult
     from paceline.sim.scenario import Scenario
@@ -55,9 +56,7 @@ def simulate(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's seed.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Carry integers and check every sum.")] = False,
-    json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - is stdout, alone.")
-    ] = "",
+    json_file: JsonFile = "",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
     legend: Annotated[
         bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
@@ -83,7 +82,7 @@ def simulate(
 
         write_page(html, loaded, results, _command(scenario, names, overrides, loaded.seed, check))
     if json_file != "-":
-        _show(results, html, legend)
+        _show(results, html, doubled_up(loaded), legend)
     if any(result.failed or result.wrong for result in results):
         raise typer.Exit(EXIT_FAILED)
 
@@ -95,6 +94,7 @@ def _names(given: list[str], scenario: "Scenario") -> list[str]:
     import difflib
 
     from paceline.errors import UserError
+    from paceline.plugins import MEMORY, is_plugin
     from paceline.sim.scenario import POLICIES
 
     wanted = [name.strip() for entry in given for name in entry.split(",") if name.strip()]
@@ -102,7 +102,8 @@ def _names(given: list[str], scenario: "Scenario") -> list[str]:
     for name in wanted or scenario.policies:
         if name == "all":
             names.extend(POLICIES)
-        elif name in POLICIES:
+        elif name in POLICIES or is_plugin(name, MEMORY):
+            _memory_policy(name)
             names.append(name)
         else:
             close = difflib.get_close_matches(name.lower(), [*POLICIES, "all"], n=1, cutoff=0.4)
@@ -113,6 +114,28 @@ def _names(given: list[str], scenario: "Scenario") -> list[str]:
     if not names:
         raise UserError("the scenario lists no policy, and --policy gives none", place="policies")
     return list(dict.fromkeys(names))
+
+
+def _memory_policy(name: str) -> "tuple[str, PriorityRule]":
+    """The compiled rule behind a policy's name, and how packets get their priority."""
+    from paceline.core.priority import priority
+    from paceline.errors import UserError
+    from paceline.plugins import MEMORY, is_plugin, make
+    from paceline.sim.scenario import POLICIES
+
+    if name in POLICIES or not is_plugin(name, MEMORY):
+        return name, priority
+    made = make(name, MEMORY, ("base", "priority"))
+    if made.base not in POLICIES:
+        raise UserError(f"{name}: base is {made.base!r}; known: {', '.join(POLICIES)}", place="--policy")
+
+    def checked(remaining_s: float, comm_over_comp: float, layer: int, layers: int) -> int:
+        given = made.priority(remaining_s, comm_over_comp, layer, layers)
+        if not isinstance(given, int) or not 0 <= given <= 255:
+            raise UserError(f"{name}: a priority of {given!r} is no integer from 0 to 255", place="--policy")
+        return given
+
+    return made.base, checked
 
 
 def _check_target(path: Path | None) -> None:
@@ -131,7 +154,6 @@ def _check_target(path: Path | None) -> None:
 
 def _check_scenario(path: Path, scenario: "Scenario", names: list[str], overrides: tuple[str, ...]) -> None:
     """Build every run before the first starts: what does not fit is told at once, with its line."""
-    from paceline.core.priority import priority
     from paceline.errors import JobError, SettingError, UserError
     from paceline.sim.build.arrays import build
     from paceline.sim.models import profile
@@ -144,7 +166,8 @@ def _check_scenario(path: Path, scenario: "Scenario", names: list[str], override
             raise _located(path, overrides, ("job", number, "model"), error.message) from None
     try:
         for name in names:
-            build(scenario, name, scenario.seed, False, priority)
+            base, rule = _memory_policy(name)
+            build(scenario, base, scenario.seed, False, rule)
     except JobError as error:
         number = _number_of(scenario, error.job)
         raise _located(path, overrides, ("job", number), str(error)) from None
@@ -179,6 +202,8 @@ def _located(path: Path, overrides: tuple[str, ...], key: tuple[str | int, ...],
 
 
 def _run(scenario: "Scenario", names: list[str], check: bool) -> "list[RunResult]":
+    from dataclasses import replace
+
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -199,7 +224,9 @@ def _run(scenario: "Scenario", names: list[str], check: bool) -> "list[RunResult
             def report(done: int, total: int, task: Any = task) -> None:
                 progress.update(task, completed=done, total=total)
 
-            results.append(run(scenario, name, check=check, progress=report))
+            base, rule = _memory_policy(name)
+            result = run(scenario, base, check=check, rule=rule, progress=report)
+            results.append(replace(result, policy=name))
             progress.update(task, completed=1, total=1)
     return results
 
@@ -214,10 +241,28 @@ def _command(path: Path, names: list[str], overrides: tuple[str, ...], seed: int
     return shlex.join([*words, "--seed", str(seed), *(["--check"] if check else [])])
 
 
-def _show(results: "list[RunResult]", html: Path | None, legend: bool) -> None:
+def doubled_up(scenario: "Scenario") -> str:
+    """How many workers share a host where some do; empty where none does."""
+    from collections import Counter
+
+    from paceline.sim.build.topology import place_jobs
+
+    placed = place_jobs(scenario, scenario.expanded_jobs(), 0).worker_hosts
+    per_host = Counter(host for hosts in placed for host in hosts)
+    if max(per_host.values(), default=0) < 2:
+        return ""
+    told = ", ".join(
+        f"{hosts} with {n}" for n, hosts in sorted(Counter(per_host.values()).items(), reverse=True)
+    )
+    return f"{per_host.total()} workers on {len(per_host)} hosts: some share a host and its link ({told})"
+
+
+def _show(results: "list[RunResult]", html: Path | None, remark: str, legend: bool) -> None:
     from paceline.report import simulation as report
 
     console = page_console(140)
+    if remark:
+        console.print(remark, style="dim", markup=False)
     best_s = report.best_jct_s(results)
     checked = any(result.exact is not None for result in results)
     rows = [report.row(result, best_s) for result in results]

@@ -33,6 +33,7 @@ Examples:
   paceline switch --policy atp --drop 0.01 --seed 7 --pcap packets.pcap
 """
 EXIT_JOBS_LEFT = 3
+MTU_MIN, MTU_MAX = 576, 65_535
 
 
 def switch(
@@ -110,7 +111,7 @@ def switch(
             upper=upper,
             upstream=_place(upstream, "--upstream") if upstream else None,
             auth=auth,
-            elements=elements_for(mtu) if mtu else 0,
+            elements=elements_for(_checked_mtu(mtu)) if mtu else 0,
             jobs_max=jobs,
             priority_max=priority_max,
             slots_max=slots_max,
@@ -167,6 +168,18 @@ def read_token(path: Path | None) -> str:
     if len(token) < 16 or not token.isascii() or not token.isprintable():
         raise UserError("a token has at least 16 printable ASCII characters", place=str(path))
     return token
+
+
+def _checked_mtu(mtu: int) -> int:
+    from paceline.errors import UserError
+
+    if not MTU_MIN <= mtu <= MTU_MAX:
+        raise UserError(
+            f"{mtu} is no MTU: {MTU_MIN} (what every IPv4 host takes) to {MTU_MAX}; Ethernet has 1500, jumbo"
+            " frames 9000",
+            place="--mtu",
+        )
+    return mtu
 
 
 def _serve(options: "SwitchOptions", log_json: bool, dashboard: bool = False) -> None:

@@ -5,12 +5,13 @@ leaves times as they are, and jobs run a part of their iterations, all by the sa
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
 from paceline.schedule.plan import Schedule
+from paceline.schedule.why import ByModel
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
 
@@ -19,6 +20,8 @@ PACKETS = 20_000_000
 PACKETS_AN_ITERATION = 2_000
 """Of a worker, at most."""
 ITERATIONS_MIN = 3
+ROOMY_SLOTS = 1 << 16
+"""More aggregators than the packets under way of any job that is judged."""
 _PAYLOAD_BYTES = 1024
 
 
@@ -65,7 +68,36 @@ def compare(schedule: Schedule, seed: int = 0) -> list[Compared]:
     ]
 
 
-def scenario_of(schedule: Schedule) -> Scenario:
+@dataclass(frozen=True)
+class ByPackets:
+    """The packet simulator as judge of one job among others (`schedule/why.py`), on the places that a model has."""
+
+    model: ByModel
+    seed: int = 0
+    packets: int = 2_000_000
+    """Of each simulation, about."""
+
+    def __call__(self, others: frozenset[int], memory_limits: bool, stragglers: bool) -> float:
+        schedule = self.model.schedule(others, memory_limits, stragglers)
+        problem = schedule.problem
+        first_s = min(each.start_s for each in schedule.placements)
+        began = {each.job: each.start_s - first_s for each in schedule.placements}
+        jobs = tuple(replace(job, arrival_s=began[job.name]) for job in problem.jobs)
+        scenario = scenario_of(replace(schedule, problem=replace(problem, jobs=jobs)), self.packets)
+        if not memory_limits:
+            roomy = scenario.switch.model_copy(update={"slots": ROOMY_SLOTS})
+            scenario = scenario.model_copy(update={"switch": roomy})
+        result = simulate(scenario, scenario.policies[0], seed=self.seed)
+        if result.failed is not None:
+            raise UserError(f"the packet simulation did not end: {result.failed}", place="--packets")
+        name = self.model.problem.jobs[self.model.j].name
+        (mine,) = [job for job in result.jobs if job.name == name]
+        (asked,) = [job for job in scenario.job if job.name == name]
+        iterations = self.model.problem.jobs[self.model.j].iterations
+        return ((mine.jct_s or 0.0) - mine.waited_s) / asked.iterations * iterations
+
+
+def scenario_of(schedule: Schedule, packets: int = PACKETS) -> Scenario:
     """The plan as a scenario: hosts of each job, and who goes before whom on each GPU."""
     problem = schedule.problem
     cluster = problem.cluster
@@ -86,7 +118,7 @@ def scenario_of(schedule: Schedule) -> Scenario:
         job.iterations * size / smaller / _PAYLOAD_BYTES * 4 * job.gpus
         for job, size in zip(problem.jobs, sizes, strict=True)
     )
-    share = min(1.0, PACKETS / total)
+    share = min(1.0, packets / total)
     last_on_gpu: dict[int, str] = {}
     jobs: list[dict[str, Any]] = []
     for placement in sorted(schedule.placements, key=lambda placement: placement.start_s):

@@ -42,7 +42,7 @@ def ask(
         raise UserError(f"there is no command {kind!r}; known: {', '.join(KINDS)}", place="command")
     with contextlib.closing(Store.open(folder)) as store:
         if kind in ("cancel", "priority"):
-            _known_job(store, job)
+            known_job(store, job)
         if kind == "priority":
             _checked_priority((argument or {}).get("priority"))
         return store.insert(
@@ -99,7 +99,8 @@ def planner_alive(folder: Path) -> bool:
         return False
 
 
-def _known_job(store: Store, name: object) -> Row:
+def known_job(store: Store, name: object) -> Row:
+    """The row of a job; a name that the run does not have is the user's mistake."""
     rows = {row["name"]: row for row in store.jobs()}
     if not isinstance(name, str) or name not in rows:
         raise UserError(f"the run has no job {name!r}; it has: {', '.join(rows)}", place=str(store.folder))
@@ -169,7 +170,7 @@ class Controller:
         return self.cancelled.get(name, "")
 
     def _cancel(self, row: Row, now: float) -> str:
-        job, why = _known_job(self.store, row["job"]), _cancel_reason(row)
+        job, why = known_job(self.store, row["job"]), _cancel_reason(row)
         name = job["name"]
         if job["state"] in ENDED:
             raise UserError(f"{name} has ended already: {job['state']}")
@@ -182,7 +183,7 @@ class Controller:
         return f"{name} is cancelled, and never starts" if not job["attempt"] else f"{name} is cancelled"
 
     def _priority(self, row: Row, now: float) -> str:
-        job, value = _known_job(self.store, row["job"]), _checked_priority(row["argument"].get("priority"))
+        job, value = known_job(self.store, row["job"]), _checked_priority(row["argument"].get("priority"))
         name = job["name"]
         if job["state"] in ENDED:
             raise UserError(f"{name} has ended already: {job['state']}")
@@ -290,6 +291,6 @@ def newest_runs(here: Path, depth: int = 4) -> list[tuple[float, Path]]:
     return found
 
 
-def describe(row: Row) -> Mapping[str, Any]:
+def as_json(row: Row) -> Mapping[str, Any]:
     """A command's row for scripts: what was asked, and what became of it."""
     return {key: row[key] for key in ("id", "time", "kind", "job", "by", "state", "outcome", "taken")}

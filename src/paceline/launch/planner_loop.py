@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.learning import Learning, Placed
 from paceline.launch.replan import Outlook, Running, plan_now
 from paceline.launch.store import Row, Store, Tell
+from paceline.report.run.logs import last_line
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.model import Model
 from paceline.schedule.plan import Objective
@@ -219,12 +221,17 @@ class PlannerLoop:
         values: dict[str, object] = {"state": state, "reason": reason, "exit_code": ended.exit_code}
         if state in FINAL:
             values["ended"] = ended.at
+        figures: dict[str, object] = {
+            "exit_code": ended.exit_code,
+            "attempt": ended.watched.task.attempt,
+            "at": ended.at,
+        }
+        if ended.outcome == "failed" and (line := last_line(Path(ended.watched.task.folder))) is not None:
+            reason = f"{reason}; {line}"
+            figures |= {"rank": line.rank, "last_line": line.text, "log": str(line.path)}
         with self.store.transaction():
             self.store.update_job(name, **values)
-            self.tell(
-                now, kind, text, job=name, reason=reason,
-                figures={"exit_code": ended.exit_code, "attempt": ended.watched.task.attempt, "at": ended.at},
-            )  # fmt: skip
+            self.tell(now, kind, text, job=name, reason=reason, figures=figures)
         self._why = text
         self._lost = self._lost or ended.outcome == "lost"
 

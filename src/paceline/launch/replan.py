@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from paceline import plugins
 from paceline.errors import UserError
 from paceline.schedule import timeline
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Objective, Plan
-from paceline.schedule.policies import Policy
+from paceline.schedule.policies import Policy, by_name
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ POLICIES = ("bco-plus", "sjf-bco", "sjf-bco-one-server", "sjf-bco-printed", "ls"
 
 
 def check_policy(name: str) -> None:
+    if plugins.is_plugin(name, plugins.SCHEDULING):
+        if by_name(name).online:
+            raise UserError(
+                f"{name} decides as time passes; a run needs one that plans ahead", place="--policy"
+            )
+        return
     if name not in POLICIES:
         raise UserError(f"a run cannot use policy {name!r}; it can: {', '.join(POLICIES)}", place="--policy")
 
@@ -96,7 +103,11 @@ def plan_now(
     }
     problem = Problem(replace(cluster, servers=tuple(up)), jobs, model, pinned=pinned, ongoing=True)
     plan = policy.plan(problem, objective)
-    assert isinstance(plan, Plan), "only policies that plan ahead are planned anew"
+    if not isinstance(plan, Plan):
+        raise UserError(f"{policy.name} gives no plan; a run needs one that plans ahead", place="--policy")
+    for i, theirs in pinned.items():
+        if not np.array_equal(np.sort(plan.of(problem, i)), theirs):
+            raise UserError(f"{policy.name} moves {jobs[i].name}, which runs", place="--policy")
     start, end = timeline.run(problem, plan.order, plan.gpus, plan.not_before)
     first = _forced(start, held=len(held))
     unit = problem.unit_s

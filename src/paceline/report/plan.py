@@ -124,12 +124,37 @@ def write_page(
 
 
 def what_if_row(change: str, before: Schedule, after: Schedule) -> list[str]:
-    """A changed cluster beside the given one."""
+    """A changed cluster or list beside the given one; completion times are compared over the jobs that both have."""
+    left = {placement.job for placement in after.placements}
+    kept = [
+        jct for placement, jct in zip(before.placements, before.jct_s, strict=True) if placement.job in left
+    ]
     return [
         change,
         after.policy,
         format_seconds(after.makespan_s),
         f"{after.makespan_s / before.makespan_s - 1:+.1%}",
         format_seconds(after.avg_jct_s),
-        f"{after.avg_jct_s / before.avg_jct_s - 1:+.1%}",
+        f"{after.avg_jct_s / float(np.mean(kept)) - 1:+.1%}",
+    ]
+
+
+def ranked_by(schedules: Sequence[Schedule], objective: Objective) -> str:
+    """By which column the best was chosen, and who would be best by the other."""
+    best, other = best_of(schedules, objective), "jct" if objective == "makespan" else "makespan"
+    words = {"makespan": "makespan", "jct": "average JCT"}
+    text = f"best by {words[objective]} (--objective {objective}): {best.policy}"
+    rival = best_of(schedules, "jct" if objective == "makespan" else "makespan")
+    if rival.policy != best.policy:
+        text += f"; by {words[other]} it would be {rival.policy} (--objective {other})"
+    return text
+
+
+def caps(schedules: Sequence[Schedule]) -> list[str]:
+    """Searches that the clock ended: their plans may differ from run to run."""
+    return [
+        f"{each.policy}: the cap of --budget struck after {each.settings['evaluations']} of {each.settings['work']}"
+        " evaluations; another run may find another plan"
+        for each in schedules
+        if each.settings.get("capped")
     ]

@@ -98,7 +98,7 @@ def test_the_page_stands_alone_and_says_why(runs: tuple[Path, Path], tmp_path: P
 
 def test_two_runs_give_the_difference(runs: tuple[Path, Path], tmp_path: Path) -> None:
     page = tmp_path / "difference.html"
-    done = CliRunner().invoke(app, ["report", str(runs[0]), str(runs[1]), "--out", str(page), "--json"])
+    done = CliRunner().invoke(app, ["report", str(runs[0]), str(runs[1]), "--out", str(page), "--json", "-"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     assert found["change"]["makespan_s"] == pytest.approx(20 / 30 - 1)

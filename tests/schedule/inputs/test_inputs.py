@@ -80,7 +80,7 @@ def test_jobs_from_toml_and_csv_are_the_same(tmp_path: Path) -> None:
         ("j.csv", "gpus,iterations\n", "j.csv: the list holds no jobs"),
         ("j.csv", "", "j.csv:1: column 'gpus' is missing"),
         ("j.csv", "gpus,iterations,colour\n1,1,red\n", "j.csv:1: unknown column 'colour'"),
-        ("j.csv", "gpus,iterations,backward\n1,1,1s\n-2,1,1s\n", r"j.csv:3: gpus: .*greater than 0"),
+        ("j.csv", "gpus,iterations,backward\n1,1,1s\n-2,1,1s\n", r"j.csv:3: gpus: .*above 0"),
         ("j.csv", "gpus,iterations,backward\n1,1,1s,9\n", "j.csv:2: more fields than the 3 columns"),
         ("j.csv", "gpus,iterations\n1,5\n", "j.csv:2: job 'job0' takes no time"),
         (

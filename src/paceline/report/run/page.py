@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.report.gantt import job_colours, run_figure
 from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.run.logs import why_it_failed
 from paceline.report.run.predictions import add_predictions
 from paceline.report.run.read import Row, RunData, Use
 
@@ -20,7 +21,7 @@ PATH_COLOURS = {"switch": COLOURS[2], "custodian": COLOURS[4], "ring": COLOURS[1
 WAIT_COLOUR = "#c9d1da"
 JOBS_AS_BARS_MAX = 40
 _LEGEND_JOBS_MAX = 24
-_FAILED = ("failed", "stopped")
+_FAILED = ("failed", "stopped", "cancelled")
 
 
 def write_page(path: Path, run: RunData, small: bool = False) -> None:
@@ -44,7 +45,8 @@ def write_page(path: Path, run: RunData, small: bool = False) -> None:
     )
     for job in run.jobs:
         if job["state"] in _FAILED:
-            page.text(f"{job['name']} {job['state']}: {job['reason']}.")
+            line = why_it_failed(run.folder, job)
+            page.text(f"{job['name']} {job['state']}: {job['reason']}" + (f"; {line}" if line else "."))
     if run.tries:
         page.heading("Who ran where")
         page.figure(

@@ -9,8 +9,6 @@ as the cluster file that `paceline plan` reads.
 - CSV: columns `name` and `gpus`, and if known `rack` and `link`.
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.schedule.inputs.columns import read_rows
 from paceline.units import format_rate, parse_rate_bps
 
 _NO_RACK = "rack0"
@@ -174,16 +173,7 @@ def _ray_node(entry: Any, place: str) -> Node | None:
 
 def from_nodes(text: str, place: str) -> Found:
     """A list of nodes as CSV."""
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    columns = [column.strip() for column in reader.fieldnames or ()]
-    known = ("name", "gpus", "rack", "link")
-    for column in columns:
-        if column not in known:
-            raise UserError(f"unknown column {column!r}; known: {', '.join(known)}", place=f"{place}:1")
-    for needed in known[:2]:
-        if needed not in columns:
-            raise UserError(f"column {needed!r} is missing", place=f"{place}:1")
-    reader.fieldnames = columns
+    reader, _ = read_rows(text, place, ("name", "gpus", "rack", "link"), ("name", "gpus"))
     nodes: dict[str, Node] = {}
     for row in reader:
         line = f"{place}:{reader.line_num}"

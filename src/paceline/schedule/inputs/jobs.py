@@ -4,8 +4,6 @@ TOML holds `[[jobs]]` tables, CSV the same keys as columns; quantities carry uni
 `count = n` stands for n equal jobs. A mistake is one line with the file, the line and the key.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +15,7 @@ from pydantic import Field
 from paceline import toml
 from paceline.errors import UserError
 from paceline.schedule.contention import parts_of
+from paceline.schedule.inputs.columns import read_rows
 from paceline.schedule.inputs.profile import Profile, load_profile
 from paceline.toml import Section
 from paceline.units import Seconds, Size
@@ -182,18 +181,7 @@ def load_jobs(path: Path, gpus_total: int | None = None) -> tuple[Job, ...]:
 
 
 def _from_csv(text: str, name: str, gpus_total: int | None) -> tuple[Job, ...]:
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    columns = [column.strip() for column in reader.fieldnames or ()]
-    known = set(JobEntry.model_fields)
-    for column in columns:
-        if column not in known:
-            raise UserError(
-                f"unknown column {column!r}; known: {', '.join(sorted(known))}", place=f"{name}:1"
-            )
-    for needed in ("gpus", "iterations"):
-        if needed not in columns:
-            raise UserError(f"column {needed!r} is missing", place=f"{name}:1")
-    reader.fieldnames = columns
+    reader, columns = read_rows(text, name, list(JobEntry.model_fields), ("gpus", "iterations"))
     entries, places = [], []
     for row in reader:
         place = f"{name}:{reader.line_num}"

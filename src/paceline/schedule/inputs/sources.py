@@ -5,8 +5,10 @@ of a key and goes through the same validation as the file.
 """
 
 import copy
+import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,8 @@ class ClusterSource:
         return cls(where, data, toml.key_lines(text))
 
     def with_changes(self, changes: str) -> "ClusterSource":
-        """`inter_server=100 Gbit/s`, `servers=+4`, `model.alpha=0.5`; several are joined by commas."""
+        """`inter_server=100 Gbit/s`, `servers=+4`, `servers=-2`, `gpus=16` (of every server), `model.alpha=0.5`;
+        several are joined by commas."""
         data = copy.deepcopy(self.data)
         lines = dict(self.lines)
         for change in changes.split(","):
@@ -55,7 +58,13 @@ class ClusterSource:
             if not equals or not key or not value:
                 raise UserError(f"{change.strip()!r} is not KEY=VALUE", place="--what-if")
             if key == "servers":
-                _add_servers(data, value)
+                _change_servers(data, value)
+                continue
+            if key == "gpus":
+                if not value.isdigit() or int(value) < 1:
+                    raise UserError(f"gpus={value!r}: write gpus=N for N in every server", place="--what-if")
+                for group in data["servers"]:
+                    group["gpus"] = int(value)
                 continue
             path = next((f"{section}.{key}" for section, keys in _SECTIONS.items() if key in keys), key)
             try:
@@ -71,15 +80,68 @@ class ClusterSource:
         return Problem(self.file.cluster(), tuple(jobs), Model.from_file(self.file))
 
 
-def _add_servers(data: dict[str, Any], value: str) -> None:
-    # More servers like the last group: +N.
-    if not value.startswith("+") or not value[1:].isdigit() or int(value[1:]) == 0:
+def what_if(
+    source: ClusterSource, jobs: tuple[Job, ...], changes: str
+) -> tuple[ClusterSource, tuple[Job, ...]]:
+    """Cluster and jobs after a change: of the cluster (`with_changes`), `without=JOB`, or `priority.JOB=9`."""
+    kept: list[str] = []
+    for change in changes.split(","):
+        key, equals, value = (part.strip() for part in change.partition("="))
+        if key == "without" and equals:
+            index = _index_of(jobs, value)
+            jobs = (*jobs[:index], *jobs[index + 1 :])
+            if not jobs:
+                raise UserError("no job would be left", place=f"--what-if {change.strip()}")
+        elif key.startswith("priority.") and equals:
+            index = _index_of(jobs, key.removeprefix("priority."))
+            try:
+                priority = float(value)
+            except ValueError:
+                priority = 0.0
+            if not 0.0 < priority < float("inf"):
+                raise UserError(
+                    f"{value!r} is no priority: a number above 0, 1 is ordinary", place="--what-if"
+                )
+            jobs = (*jobs[:index], replace(jobs[index], priority=priority), *jobs[index + 1 :])
+        else:
+            kept.append(change)
+    return (source.with_changes(",".join(kept)) if kept else source), jobs
+
+
+def _index_of(jobs: Sequence[Job], name: str) -> int:
+    names = [job.name for job in jobs]
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the first job is {names[0]!r}"
+        raise UserError(f"there is no job {name!r}; {hint}", place="--what-if")
+    return names.index(name)
+
+
+def _change_servers(data: dict[str, Any], value: str) -> None:
+    """+N: more servers like the last group; -N: without the last N."""
+    if value[:1] not in ("+", "-") or not value[1:].isdigit() or int(value[1:]) == 0:
         raise UserError(
-            f"servers={value!r}: write servers=+N for N more like the last group", place="--what-if"
+            f"servers={value!r}: write servers=+N for N more like the last group, servers=-N for N fewer",
+            place="--what-if",
         )
-    last: Mapping[str, Any] = data["servers"][-1]
-    name = f"{last.get('name', 'more') or 'more'}-added"
-    data["servers"] = [*data["servers"], {**last, "name": name, "count": int(value[1:])}]
+    number = int(value[1:])
+    if value[0] == "+":
+        last: Mapping[str, Any] = data["servers"][-1]
+        name = f"{last.get('name', 'more') or 'more'}-added"
+        data["servers"] = [*data["servers"], {**last, "name": name, "count": number}]
+        return
+    total = sum(int(group.get("count", 1)) for group in data["servers"])
+    if number >= total:
+        raise UserError(f"servers={value}: there are {total}, and one has to stay", place="--what-if")
+    groups = [dict(group) for group in data["servers"]]
+    while number:
+        count = int(groups[-1].get("count", 1))
+        if count <= number:
+            groups.pop()
+        else:
+            groups[-1]["count"] = count - number
+        number -= min(count, number)
+    data["servers"] = groups
 
 
 def _paper_data(seed: int, setting: generate.PaperSetting) -> dict[str, Any]:

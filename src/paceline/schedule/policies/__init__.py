@@ -8,6 +8,7 @@ policy never looks at jobs that have not arrived, so it needs no re-planning whe
 from collections.abc import Callable
 from typing import Protocol
 
+from paceline import plugins
 from paceline.errors import UserError
 from paceline.schedule.model import Problem
 from paceline.schedule.plan import Objective, Plan, Schedule
@@ -29,8 +30,12 @@ NAMES = ("sjf-bco", "bco-plus", "ls", "ff", "rand", "lwf-kappa", "tiresias")
 """What `all` stands for; `exact` is asked for by name, being for small cases only."""
 
 
-def by_name(name: str, *, seed: int = 0, budget_s: float = 2.0) -> Policy:
-    """The policy of that name at its default settings."""
+CAP_S = 60.0
+"""The longest that a policy searches, unless somebody asks for another time."""
+
+
+def by_name(name: str, *, seed: int = 0, budget_s: float | None = CAP_S, work: int | None = None) -> Policy:
+    """The policy of that name; `work` evaluations for those that search, and at most `budget_s` by the clock."""
     from paceline.schedule.exact import Exact
     from paceline.schedule.policies.bco_plus import BcoPlus
     from paceline.schedule.policies.first_fit import FirstFit
@@ -44,14 +49,22 @@ def by_name(name: str, *, seed: int = 0, budget_s: float = 2.0) -> Policy:
         "sjf-bco": SjfBco,
         "sjf-bco-printed": lambda: SjfBco(fa_ffp="printed"),
         "sjf-bco-one-server": lambda: SjfBco(fa_ffp="one-server"),
-        "bco-plus": lambda: BcoPlus(seed=seed, budget_s=budget_s),
+        "bco-plus": lambda: BcoPlus(seed=seed, budget_s=budget_s, evaluations=work),
         "ls": ListScheduling,
         "ff": FirstFit,
         "rand": lambda: Random(seed=seed),
         "lwf-kappa": LwfKappa,
         "tiresias": Tiresias,
-        "exact": lambda: Exact(budget_s=max(60.0, budget_s)),
+        "exact": lambda: Exact(budget_s=max(60.0, budget_s or 0.0)),
     }
+    if plugins.is_plugin(name, plugins.SCHEDULING):
+        made: Policy = plugins.make(
+            name, plugins.SCHEDULING, ("name", "online", "plan"), seed=seed, budget_s=budget_s, work=work
+        )
+        return made
     if name not in makers:
-        raise UserError(f"there is no policy {name!r}; known: {', '.join(makers)}, all", place="--policy")
+        names = ", ".join([*makers, *plugins.known(plugins.SCHEDULING)])
+        raise UserError(
+            f"there is no policy {name!r}; known: {names}, all; your own: module:Class", place="--policy"
+        )
     return makers[name]()

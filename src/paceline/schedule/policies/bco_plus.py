@@ -6,9 +6,9 @@
 4. Search over the plan itself: move a job to other servers, swap the GPUs of two jobs, reorder the queues,
    or let a job wait for another to end (which the first three cannot do, and contention sometimes rewards).
 
-Every candidate is judged by the event-driven model. With `evaluations` the search is reproducible to the
-bit; with `budget_s` it stops by the clock, counted from the end of step 1. It stops early when the
-lower bound is reached.
+Every candidate is judged by the event-driven model. The budget is work, so many evaluations, and so the plan of a seed
+is the same to the bit on any machine under any load. `budget_s` is a cap by the clock on top, counted from the end of
+step 1; where it strikes, the settings say so (`capped`). The search stops early when the lower bound is reached.
 
 Both searches walk with late acceptance: a step is kept if it is no worse than the walk was some steps ago, which
 needs no temperature and forgets slowly. They give the best they saw, and read no clock themselves.
@@ -25,6 +25,10 @@ from paceline.schedule.model import Floats, Ints, Problem
 from paceline.schedule.plan import Objective, Plan, score
 from paceline.schedule.policies.sjf_bco import SjfBco
 
+WORK, WORK_MIN = 2500, 40
+"""Evaluations of a plan, if nobody asks for another number: the most, and the fewest."""
+JOBS_JUDGED = 400_000
+"""Jobs that all evaluations together judge, about: a plan of many jobs is judged less often, and takes as long."""
 ONGOING = 60
 """Evaluations of each plan of an online run."""
 
@@ -50,27 +54,34 @@ class Candidate:
 
 @dataclass(frozen=True)
 class BcoPlus:
-    """The policy; `evaluations` (if given) replaces the time budget."""
+    """The policy."""
 
     seed: int = 0
-    budget_s: float = 2.0
+    budget_s: float | None = None
+    """At most so long, by the clock; None: as long as the work takes."""
     evaluations: int | None = None
+    """The work; default: by the number of jobs, and `ONGOING` for each plan of an online run."""
     horizon: float | None = None
     name: str = "bco-plus"
     online: bool = False
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
 
     def plan(self, problem: Problem, objective: Objective = "makespan") -> Plan:
-        allowed = ONGOING if problem.ongoing and self.evaluations is None else self.evaluations
-        spent = 0
+        allowed = self.evaluations
+        if allowed is None:
+            allowed = ONGOING if problem.ongoing else default_work(len(problem.jobs))
+        spent, capped = 0, False
 
         def may_go_on(share: float) -> bool:
             # One more evaluation within this share of the whole budget?
-            nonlocal spent
+            nonlocal spent, capped
+            if spent >= share * allowed:
+                return False
+            if self.budget_s is not None and self.clock() - began >= share * self.budget_s:
+                capped = True
+                return False
             spent += 1
-            if allowed is not None:
-                return spent <= share * allowed
-            return self.clock() - began < share * self.budget_s
+            return True
 
         goal = bounds.lower_bound(problem).value_s / problem.unit_s if objective == "makespan" else 0.0
         rng = np.random.default_rng(self.seed)
@@ -95,7 +106,10 @@ class BcoPlus:
                 problem, best, lambda c: judged(problem, c, objective), lambda: may_go_on(1.0), rng, goal
             )
         reasons = [self._reason(problem, first, best, j) for j in range(len(problem.jobs))]
-        settings = {"start": first.score * problem.unit_s, "evaluations": spent, "seed": self.seed}
+        settings = {
+            "start": first.score * problem.unit_s, "evaluations": spent, "work": allowed, "capped": capped,
+            "seed": self.seed,
+        }  # fmt: skip
         return Plan(best.order, best.gpus, best.not_before, reasons, settings)
 
     def _start(self, problem: Problem, objective: Objective) -> Candidate:
@@ -137,6 +151,11 @@ class BcoPlus:
         moved = "kept where SJF-BCO put it" if np.array_equal(mine, before) else f"found by {best.source}"
         gain = 1.0 - best.score / first.score
         return f"{moved}, {kind}; the whole plan is {gain:.1%} better than SJF-BCO's"
+
+
+def default_work(jobs: int) -> int:
+    """Evaluations for so many jobs."""
+    return max(WORK_MIN, min(WORK, JOBS_JUDGED // max(1, jobs)))
 
 
 def energy(value: float, end: Floats) -> float:

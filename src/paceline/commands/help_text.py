@@ -1,0 +1,63 @@
+"""Help that fits a terminal: paragraphs flow, and examples are broken where a shell goes on reading."""
+
+import inspect
+import re
+from typing import Any, TextIO
+
+WIDTH = 76
+"""Of an example's line: 80 columns less the margins of the help page."""
+INDENT = "  "
+
+
+def fitted(text: str | None) -> str:
+    """A docstring as help: lines of a paragraph are one, an example longer than a line ends in backslashes."""
+    blocks = re.split(r"\n\s*\n", inspect.cleandoc(text or ""))
+    return "\n\n".join(_example(block) if block.startswith(INDENT) else _flowing(block) for block in blocks)
+
+
+def examples(text: str | None) -> list[str]:
+    """The examples of a docstring, each one line."""
+    blocks = re.split(r"\n\s*\n", inspect.cleandoc(text or ""))
+    return [" ".join(block.split()) for block in blocks if block.startswith(INDENT)]
+
+
+def _flowing(block: str) -> str:
+    return " ".join(line.strip() for line in block.splitlines())
+
+
+def _example(block: str) -> str:
+    line = INDENT + _flowing(block)
+    lines = []
+    while len(line) > WIDTH:
+        at = _break_before(line)
+        if at < 0:
+            break
+        lines.append(line[:at] + " \\")
+        line = 2 * INDENT + line[at + 1 :]
+    return "\n".join([*lines, line])
+
+
+def _break_before(line: str) -> int:
+    """The last blank before an option that leaves room for the backslash; else the last blank outside of quotes."""
+    blanks = [
+        i for i, letter in enumerate(line[: WIDTH - 1]) if letter == " " and line[:i].count('"') % 2 == 0
+    ]
+    blanks = [i for i in blanks if i > 2 * len(INDENT) and line[:i].strip()]
+    options = [i for i in blanks if line[i + 1] == "-" and line[:i].strip() != "paceline"]
+    return max(options or blanks, default=-1)
+
+
+class Trimmed:
+    """A stream without blanks before line ends: a backslash that a blank follows does not continue a line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_PADDING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_PADDING = re.compile(r" +(?=(?:\x1b\[[0-9;]*m)*\n)")

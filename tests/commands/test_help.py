@@ -1,0 +1,127 @@
+"""The command line itself: help that fits and can be pasted, `--json`, pipes, versions, completion, manual pages."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import __version__
+from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, METRICS, REPRODUCTIONS
+from paceline.commands.help_text import WIDTH, examples, fitted
+from paceline.commands.output import with_json_target
+from paceline.manual import write
+from tests.commands.command_line import paceline
+
+GROUPS = {(): COMMANDS, ("reproduce",): REPRODUCTIONS, ("bench",): BENCHMARKS, ("cluster",): CLUSTERS,
+          ("metrics",): METRICS}  # fmt: skip
+
+
+def _all() -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
+    for group, commands in GROUPS.items():
+        for name, command in commands.items():
+            yield (*group, name), command
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), list(_all()), ids=lambda each: "-".join(each) if isinstance(each, tuple) else ""
+)
+def test_help_fits_eighty_columns_and_its_examples_can_be_pasted(
+    words: tuple[str, ...], command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    assert paceline(monkeypatch, *words, "--help") == 0
+    out = capsys.readouterr().out
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    shown = " ".join(out.replace("\\\n", " ").split())
+    for example in examples(command.__doc__):
+        assert example in shown, "an example stands there whole, broken only where a shell goes on"
+
+
+def test_a_long_example_is_broken_where_a_shell_goes_on_reading() -> None:
+    long = (
+        f'  paceline run jobs.toml --cluster {"x" * 40} --sbatch "--partition=gpu --account=me" --policy ff'
+    )
+    text = fitted(f"One line.\n\nAnother\nparagraph.\n\nExamples:\n\n{long}")
+    assert "Another paragraph." in text
+    lines = text.split("Examples:\n\n")[1].splitlines()
+    assert len(lines) > 1
+    assert all(len(line) <= WIDTH for line in lines)
+    pasted = subprocess.run(
+        ["sh", "-c", "paceline() { printf '%s\\n' \"$@\"; }\n" + "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert pasted.stdout.splitlines() == shlex.split(long)[1:]
+
+
+def test_json_without_a_file_is_standard_output() -> None:
+    assert with_json_target(["status", "--json"]) == ["status", "--json", "-"]
+    assert with_json_target(["plan", "--json", "--seed", "1"]) == ["plan", "--json", "-", "--seed", "1"]
+    assert with_json_target(["models", "--json", "x.json"]) == ["models", "--json", "x.json"]
+    assert with_json_target(["models", "--json", "-"]) == ["models", "--json", "-"]
+    assert with_json_target(["profile", "--", "x", "--json"]) == ["profile", "--", "x", "--json"]
+
+
+def test_json_is_the_same_option_everywhere() -> None:
+    import inspect
+
+    taking = 0
+    for words, command in _all():
+        parameter = inspect.signature(command).parameters.get("json_file")
+        if parameter is not None:
+            assert "[FILE|-]" in str(parameter.annotation.__metadata__[0].metavar), words
+            taking += 1
+    assert taking >= 15
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    line = f"{shlex.quote(sys.executable)} -m paceline models"
+    for reader in ("head -1", "true"):
+        done = subprocess.run(
+            ["bash", "-c", f"{line} | {reader}; echo ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines()[-1] == "0"
+        assert done.stderr == ""
+
+
+def test_the_module_the_version_and_completion() -> None:
+    for arguments in (["-V"], ["--version"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "paceline", *arguments], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"paceline {__version__}\n"
+    env = {
+        **os.environ,
+        "_PACELINE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "paceline sta",
+        "COMP_CWORD": "1",
+    }
+    script = "from paceline.cli import app; app(prog_name='paceline')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
+    )
+    assert "status" in done.stdout.split()
+
+
+def test_manual_pages_are_good_troff(tmp_path: Path) -> None:
+    pages = write(tmp_path)
+    assert {"paceline.1", "paceline-run.1", "paceline-bench-allreduce.1"} <= {page.name for page in pages}
+    text = (tmp_path / "paceline-doctor.1").read_text()
+    assert "\\-\\-switch HOST:PORT" in text
+    if shutil.which("groff"):
+        for page in pages:
+            done = subprocess.run(
+                ["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, text=True, check=True
+            )
+            assert done.stderr == ""
