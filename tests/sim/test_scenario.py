@@ -49,7 +49,7 @@ def test_quantities_are_read_in_their_units(tmp_path: Path) -> None:
         ("[[job]]\nworkers = 0\n", r":2: job.0.workers: .*at least 1"),
         ("[[job]]\nworkers = 3\nhosts = [0, 1]\n", r":1: job.0: hosts names 2 places for 3 workers"),
         ("[[job]]\n[[job]]\njitter = -1\n", r":3: job.1.jitter"),
-        ("[[job]]\n[faults]\nloss = 1.0\n", r":3: faults.loss: .*less than 1"),
+        ("[[job]]\n[faults]\nloss = 1.0\n", r":3: faults.loss: .*below 1"),
         ("[[job]]\n[[faults.slow]]\njob = 'a'\nworker = 0\nfactor = 0.5\n", r":5: faults.slow.0.factor"),
         ("[[job]]\n[[job]\n", r"not valid TOML"),
         ("policies = ['easy']\n[[job]]\n", r":1: policies.0: .*'esa'"),
