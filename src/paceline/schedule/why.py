@@ -132,14 +132,15 @@ def index_of(schedule: Schedule, name: str) -> int:
 def split(schedule: Schedule, j: int, judge: Judge, by_model: Judge) -> list[Part]:
     """The parts of the time that a job runs, as the judge has it; the model says whom to leave out first."""
     job, mine = schedule.problem.jobs[j], schedule.placements[j]
-    others = frozenset(
-        i
-        for i, other in enumerate(schedule.placements)
-        if i != j and other.start_s < mine.end_s and other.end_s > mine.start_s
-    )
+    # All of them, not only those beside the job: who slows a neighbour down decides how long it is one.
+    others = frozenset(range(len(schedule.placements))) - {j}
+    beside = [
+        i for i in others
+        if schedule.placements[i].start_s < mine.end_s and schedule.placements[i].end_s > mine.start_s
+    ]  # fmt: skip
     whole_s = by_model(others, True, True)
-    saved_s = {i: whole_s - by_model(others - {i}, True, True) for i in others}
-    worst = sorted(others, key=lambda i: (-saved_s[i], i))
+    saved_s = {i: whole_s - by_model(others - {i}, True, True) for i in beside}
+    worst = sorted(beside, key=lambda i: (-saved_s[i], i))
     named = [i for i in worst if saved_s[i] > NOTHING_S][:NAMED_MAX]
     left, now_s, parts = others, judge(others, True, True), []
     for i in named:
@@ -150,7 +151,7 @@ def split(schedule: Schedule, j: int, judge: Judge, by_model: Judge) -> list[Par
     if left:
         alone_s = judge(frozenset(), True, True)
         if abs(now_s - alone_s) > NOTHING_S:
-            parts.append(Part("contention", now_s - alone_s, f"with {len(left)} others together"))
+            parts.append(Part("contention", now_s - alone_s, "with the others together"))
         now_s = alone_s
     roomy_s = judge(frozenset(), False, True)
     even_s = judge(frozenset(), False, False)
