@@ -40,6 +40,27 @@ TRACES = {
 }
 
 
+PROFILE = """\
+workers = 4
+samples = 32
+steps = 20
+forward = "1 ms"
+backward = "2 ms"
+jitter = 0.05
+gradient = 3000
+
+[[layers]]
+name = "out"
+size = 1000
+released = "0.5 ms"
+
+[[layers]]
+name = "in"
+size = 2000
+released = "2 ms"
+"""
+
+
 def the_cluster() -> Cluster:
     return ClusterSource.read(str(ROOT / "examples/plan/cluster.toml")).file.cluster()
 
@@ -59,6 +80,19 @@ def plan_jobs(path: Path) -> None:
     planning.plan(Problem(cluster, jobs), by_name("sjf-bco", seed=0, budget_s=0.1), "makespan")
 
 
+def plan_profile(path: Path) -> None:
+    """A job list whose one job names the profile."""
+    jobs = path.with_suffix(".jobs.toml")
+    entry = (
+        f'[[jobs]]\nname = "a"\ngpus = 2\niterations = 10\nprofile = "{path.name}"\nexchange = "in-network"\n'
+    )
+    jobs.write_text(entry, encoding="utf-8")
+    try:
+        plan_jobs(jobs)
+    finally:
+        jobs.unlink()
+
+
 def trace_reader(form: str) -> Callable[[Path], None]:
     return lambda path: (read_trace(f"{form}:{path}"), None)[1]
 
@@ -75,6 +109,7 @@ KINDS: dict[str, tuple[list[str], str, Callable[[Path], None]]] = {
         read_cluster,
     ),
     "jobs": ([(ROOT / "examples/plan/jobs.toml").read_text()], ".toml", plan_jobs),
+    "profile": ([PROFILE], ".toml", plan_profile),
     "csv": ([(ROOT / "examples/plan/small-jobs.csv").read_text()], ".csv", plan_jobs),
     **{
         form: ([text], ".json" if form == "philly" else ".csv", trace_reader(form))

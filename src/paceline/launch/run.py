@@ -5,6 +5,7 @@ import fcntl
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from paceline.launch.launchers.local import Local
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.planner_loop import LoopSettings, PlannerLoop, Watcher, tell_event
 from paceline.launch.replan import check_policy
+from paceline.launch.salvage import mend
 from paceline.launch.store import FILE, Store, check_no_run
 from paceline.launch.warm import Warming
 from paceline.schedule import planning
@@ -216,7 +218,7 @@ def go_on(folder: Path, watcher: Watcher) -> int:
     """Run what the folder holds, from wherever it stands, to its end; the exit code."""
     if not (folder / FILE).exists():
         raise UserError(f"holds no run (no {FILE})", place=str(folder))
-    with held_lock(folder), contextlib.closing(Store.open(folder)) as store:
+    with held_lock(folder), contextlib.closing(_mended(folder)) as store:
         meta = store.meta()
         kept = meta["request"]
         request = RunRequest(**{**kept, "sbatch": tuple(kept["sbatch"]), "warm": tuple(kept["warm"])})
@@ -242,6 +244,16 @@ def go_on(folder: Path, watcher: Watcher) -> int:
             if network is not None:
                 _tell_uplinks(store, network, watcher)
             return code
+
+
+def _mended(folder: Path) -> Store:
+    """The run's state; where its file was damaged, what could be saved of it."""
+    saved = mend(folder)
+    store = Store.open(folder)
+    if saved:
+        print(f"paceline: {folder}: {saved}", file=sys.stderr, flush=True)
+        store.event(time.time(), "resume", saved)
+    return store
 
 
 @contextlib.contextmanager

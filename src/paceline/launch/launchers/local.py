@@ -89,7 +89,7 @@ class Local:
     def _observe(self, task: Task) -> Observation:
         folder = Path(task.folder)
         down = [server for server in task.servers if not self._state(server).up]
-        if down and supervisor.read_json(folder / "exit.json") is None:
+        if down and supervisor.read_outcome(folder, task.token) is None:
             self._kill(task)
             return Observation("lost", reason=f"server {down[0]} is down")
         return observe(folder, task.token)
@@ -203,7 +203,7 @@ def observe(folder: Path, token: str) -> Observation:
         return Observation("queued")
     running = supervisor.is_alive(claim)
     # Looked at after the process: a supervisor writes its verdict before it ends.
-    verdict = supervisor.read_json(folder / "exit.json")
+    verdict = supervisor.read_outcome(folder, token)
     if verdict is not None:
         return Observation("ended", int(verdict["exit_code"]), str(verdict["reason"]), verdict["ended"])
     if running:

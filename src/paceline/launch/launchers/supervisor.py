@@ -1,11 +1,12 @@
 """The process that stands over one attempt of a job on one machine, and outlives the planner.
 
 `python -m paceline.launch.launchers.supervisor FOLDER` reads FOLDER/task.json, claims the attempt, starts its ranks and
-writes FOLDER/exit.json when all have ended. The claim is a file that can be made only once: of two supervisors
-for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang is whole or ended.
-SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`, the end
-of standard input does the same at once, so that ranks never outlive the process at the other end. What a rank has
-started in a session of its own is found by a variable in its environment, and ends with the last rank.
+writes FOLDER/exit.json when all have ended. Room for that file is taken at the start, so that a full disk does not
+lose the outcome; where there was none, it goes to a second place (`keep_outcome`). The claim is a file that can be made
+only once: of two supervisors for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang
+is whole or ended. SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`,
+the end of standard input does the same at once, so that ranks never outlive the process at the other end. What a rank
+has started in a session of its own is found by a variable in its environment, and ends with the last rank.
 
 A process is known by its id and its start time, so that a reused id is never taken for the old process.
 
@@ -18,6 +19,7 @@ import os
 import selectors
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -28,6 +30,8 @@ from typing import Any
 _PROC = Path("/proc")
 OWN = "PACELINE_SUPERVISOR"
 """Tells processes that this supervisor's ranks have started from those of another, of the same attempt too."""
+ROOM, ROOM_BYTES = "exit.room", 4096
+"""What `exit.json` is made of."""
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask for an orderly end. They are held back until there is somebody to take them."""
 
@@ -114,13 +118,13 @@ def kill_marked(name: str, value: str) -> int:
 def write_once(path: Path, data: Any) -> bool:
     """Make the file with this content, whole; False if it is there already."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data), encoding="utf-8")
     try:
+        temporary.write_text(json.dumps(data), encoding="utf-8")
         os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     return True
 
 
@@ -130,6 +134,65 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def reserve_room(folder: Path) -> None:
+    """Take the room that the outcome will need, while there is some; without it the second place has to do."""
+    with contextlib.suppress(OSError), (folder / ROOM).open("xb") as file:
+        file.write(b" " * ROOM_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def keep_outcome(folder: Path, token: str, outcome: Mapping[str, Any]) -> None:
+    """Write how an attempt ended, once: into the reserved room, as a new file, or in the second place."""
+    if (folder / "exit.json").exists():
+        return
+    text = json.dumps(outcome).encode()
+    if len(text) > ROOM_BYTES:
+        text = json.dumps({**outcome, "ranks": {}, "reason": str(outcome["reason"])[:500]}).encode()
+    text = text.ljust(ROOM_BYTES)
+    with contextlib.suppress(OSError):
+        with (folder / ROOM).open("r+b") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        (folder / ROOM).rename(folder / "exit.json")
+        return
+    with contextlib.suppress(OSError):
+        write_once(folder / "exit.json", outcome)
+        return
+    for place in second_places(token):
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            write_once(place, outcome)
+            return
+
+
+def read_outcome(folder: Path, token: str) -> Any:
+    """How an attempt ended, from wherever it could be written; None if it has not, or could not be written at all."""
+    for path in (folder / "exit.json", folder / ROOM, *second_places(token)):
+        with contextlib.suppress(ValueError, OSError):
+            found = read_json(path)
+            if isinstance(found, dict) and "exit_code" in found:
+                return found
+    return None
+
+
+def second_places(token: str) -> list[Path]:
+    """Where an outcome goes that the run's own folder has no room for; folders of this user alone."""
+    name = f"paceline-outcomes-{os.getuid()}"
+    places = [Path(root) / name for root in ("/dev/shm", "/tmp", "/var/tmp")]
+    return [place / f"{token}.json" for place in places if _is_ours(place)]
+
+
+def _is_ours(place: Path) -> bool:
+    """It is not there yet, or a folder that nobody else may write to."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return True
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def exit_code_of(returncode: int) -> int:
@@ -240,12 +303,13 @@ def watch(gang: Gang, lifeline: bool) -> None:
 def supervise(folder: Path, lifeline: bool) -> int:
     """The whole life of an attempt here; returns its exit code."""
     task = read_json(folder / "task.json")
+    reserve_room(folder)
     gang = Gang(folder, task)
     watch(gang, lifeline)
     kill_marked(OWN, gang.mark)
     code = gang.verdict if gang.verdict is not None else 0
     outcome = {"exit_code": code, "reason": gang.reason, "ranks": gang.ended, "ended": time.time()}
-    write_once(folder / "exit.json", outcome)
+    keep_outcome(folder, str(task.get("token", "")), outcome)
     return code
 
 
