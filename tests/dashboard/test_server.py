@@ -237,3 +237,22 @@ def test_a_source_that_breaks_is_told_and_the_others_go_on(run: WrittenRun, tmp_
         while get(f"{url}/api/snapshot")["runs"]["run"]["jobs"]["alpha"]["iteration"] != 44:
             assert time.monotonic() < until
             time.sleep(0.1)
+
+
+def test_what_a_plan_put_into_the_past_comes_now(run: WrittenRun) -> None:
+    decision = {"job": "late", "servers": {"s0": 1}, "start_s": 2.0, "end_s": 5.0, "reason": "", "now": False}
+    run.store.insert(
+        "plans",
+        time=run.began,
+        policy="p",
+        trigger="",
+        running={},
+        decisions=[decision],
+        settings={},
+        took_s=0.1,
+    )
+    source = RunSource(run.folder, clock=lambda: run.began + 1.0)
+    assert (source.view().bars["late.0.s0"].start_s, source.view().bars["late.0.s0"].end_s) == (2.0, 5.0)
+    source.clock = lambda: run.began + 30.0
+    assert (source.view().bars["late.0.s0"].start_s, source.view().bars["late.0.s0"].end_s) == (30.0, 33.0)
+    source.close()

@@ -385,12 +385,13 @@ def _bars(data: RunData, now: float) -> list[BarView]:
         at = data.at(plan["time"])
         for decision in plan["decisions"]:
             if decision["job"] in waiting and not decision["now"]:
+                # What a plan put into the past has not happened: it is late, and comes now at the earliest.
+                late_s = max(0.0, data.at(now) - (at + decision["start_s"]))
+                start_s, end_s = at + decision["start_s"] + late_s, at + decision["end_s"] + late_s
                 found += [
-                    BarView(
-                        decision["job"], 0, server, (), at + decision["start_s"], at + decision["end_s"], "planned"
-                    )
+                    BarView(decision["job"], 0, server, (), start_s, end_s, "planned")
                     for server in decision["servers"]
-                ]  # fmt: skip
+                ]
     return found
 
 

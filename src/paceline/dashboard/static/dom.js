@@ -77,7 +77,7 @@ export function seconds(value) {
   if (size < 1e-3 && size > 0) return `${(value * 1e6).toFixed(0)} µs`;
   if (size < 1 && size > 0) return `${(value * 1e3).toFixed(size < 0.01 ? 2 : 0)} ms`;
   if (size < 120) return `${value.toFixed(1)} s`;
-  if (size < 7200) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+  if (size < 7200) return `${(value / 60).toFixed(1)} min`;
   return `${(value / 3600).toFixed(1)} h`;
 }
 
