@@ -165,11 +165,14 @@ run.__doc__ = HELP
 
 def _clean() -> None:
     """Emulated clusters end with their run; measurements with limited links may leave namespaces if they are killed."""
-    from paceline.emulation.namespaces import remove_leftovers
+    from paceline.emulation import namespaces, processors
 
-    for name in (removed := remove_leftovers()):
+    groups = processors.remove_leftovers()
+    for name in (removed := namespaces.remove_leftovers()):
         typer.echo(f"removed the network namespace {name}")
-    if not removed:
+    for name in groups:
+        typer.echo(f"removed the control group {name}")
+    if not removed and not groups:
         typer.echo("nothing was left behind")
 
 

@@ -15,10 +15,11 @@ ends with it, so nothing here is removed by hand.
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from paceline.emulation import traffic
+from paceline.emulation import processors, traffic
 from paceline.emulation.namespaces import BRIDGE, DEVICE, inside, ip, limit_device
+from paceline.emulation.processors import ProcessorGroup
 from paceline.errors import UserError
 from paceline.schedule.inputs.cluster import Cluster
 
@@ -41,6 +42,8 @@ class EmulatedServer:
     """How many times as long its devices take."""
     background_bps: float = 0.0
     """Traffic of others on its link, both ways."""
+    cpus: float | None = None
+    """Processors that its ranks share; None: all."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class EmulatedCluster:
     """Of each server's link."""
     core_address: str = "10.77.0.1"
     """Of a switch beside the core bridge."""
+    groups: dict[str, ProcessorGroup] = field(default_factory=dict)
+    """Of servers whose processors are limited, once that is done."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> "EmulatedCluster":
@@ -88,6 +93,7 @@ class EmulatedCluster:
                 names.index(server.rack),
                 server.slow,
                 server.background_bps,
+                server.cpus,
             )
             for i, server in enumerate(cluster.servers)
         }
@@ -112,6 +118,21 @@ class EmulatedCluster:
             ip("-n", server.namespace, "link", "set", "lo", "up")
             _link(self.racks[server.rack].namespace, f"server{i}", server.namespace, DEVICE, self.rate_bps)
             ip("-n", server.namespace, "address", "add", f"{server.address}/16", "dev", DEVICE)
+
+    def limit_processors(self) -> list[str]:
+        """Groups for servers that have limited processors, where they can be had; what came of it, in words."""
+        told = []
+        for server in self.servers.values():
+            if server.cpus is None:
+                continue
+            try:
+                self.groups[server.name] = processors.limit(server.namespace, server.cpus)
+                told.append(f"the ranks of {server.name} share {server.cpus:g} processors")
+            except OSError as error:
+                told.append(
+                    f"{server.name} has all processors: no control group can be made here ({error.strerror})"
+                )
+        return told
 
     @contextlib.contextmanager
     def background(self) -> Iterator[None]:
@@ -143,12 +164,15 @@ class EmulatedCluster:
 
     def within(self, server: str) -> list[str]:
         """What goes before a command to run it on a server."""
-        return inside(self.servers[server].namespace, [])
+        group = self.groups.get(server)
+        return [*(group.command() if group else []), *inside(self.servers[server].namespace, [])]
 
     def environment(self, server: str, switched: bool) -> dict[str, str]:
         """What the ranks on a server find beside the variables of every launcher; `switched`: the run has a switch."""
         here = self.servers[server]
         found = {"GLOO_SOCKET_IFNAME": DEVICE, "PACELINE_SLOW": f"{here.slow:g}"}
+        if server in self.groups:
+            found[processors.GROUP] = str(self.groups[server].door)
         if switched and self.has_uplinks:
             rack = self.racks[here.rack]
             found |= {"PACELINE_RACK": rack.name, "PACELINE_SWITCH": f"{rack.address}:{SWITCH_PORT}"}

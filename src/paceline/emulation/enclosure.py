@@ -6,7 +6,8 @@
 
 **Nothing stays behind, because the kernel cleans.** The keeper's death kills init, whatever killed the keeper; the end
 of init kills every process inside; with the last of them go the namespaces, their interfaces, and the private file
-systems over /dev/shm and over the list of named network namespaces. No name of ours is ever seen outside.
+systems over /dev/shm and over the list of named network namespaces. No name of ours is ever seen outside, but for
+control groups of servers with limited processors: the keeper removes them, or the next one does.
 
 Root makes the namespaces directly. Anybody else does so as root of a new user namespace, where the kernel allows that.
 The command finds `PACELINE_ENCLOSED` in its environment: `as root` or `in a user namespace`.
@@ -21,6 +22,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from paceline.emulation import processors
+from paceline.emulation.namespaces import own_name
 from paceline.errors import EXIT_USAGE
 
 MARK = "PACELINE_ENCLOSED"
@@ -54,6 +57,9 @@ def keep(command: list[str]) -> int:
         how = _unshare()
     except OSError as error:
         return _refuse(f"it needs root, or a kernel that lets users make namespaces ({error.strerror})")
+    keeper, groups = own_name(""), processors.parent()
+    os.environ[processors.KEEPER] = keeper
+    processors.remove_leftovers()
     lifeline, held = os.pipe()
     # A signal that comes before its handler is there waits for it: process 1 would never see it otherwise.
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
@@ -62,7 +68,9 @@ def keep(command: list[str]) -> int:
         os.close(held)
         os._exit(_init(command, how, lifeline))
     os.close(lifeline)
-    return _hand_on_until_end(init)
+    code = _hand_on_until_end(init)
+    processors.remove_own(keeper, groups)
+    return code
 
 
 def _refuse(why: str) -> int:

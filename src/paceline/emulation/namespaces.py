@@ -78,7 +78,7 @@ def star(workers: int, rate_bps: float, *, mtu: int = 1500) -> Iterator[Star]:
         raise UserError(f"a star has 1 to {WORKERS_MAX} workers, not {workers}", place="workers")
     check_possible()
     remove_leftovers()
-    names = Star(_name("hub"), tuple(_name(f"w{i}") for i in range(workers)), rate_bps, mtu)
+    names = Star(own_name("hub"), tuple(own_name(f"w{i}") for i in range(workers)), rate_bps, mtu)
     try:
         _build(names)
         yield names
@@ -90,7 +90,7 @@ def star(workers: int, rate_bps: float, *, mtu: int = 1500) -> Iterator[Star]:
 
 def remove_leftovers() -> list[str]:
     """Remove the namespaces of makers that are gone; their names."""
-    gone = [name for name in _existing() if not _maker_lives(name)]
+    gone = [name for name in _existing() if not maker_lives(name)]
     for name in gone:
         _remove(name)
     return gone
@@ -98,7 +98,7 @@ def remove_leftovers() -> list[str]:
 
 def own() -> list[str]:
     """The namespaces that this process has made and not removed."""
-    return [name for name in _existing() if name.startswith(_name(""))]
+    return [name for name in _existing() if name.startswith(own_name(""))]
 
 
 def _build(names: Star) -> None:
@@ -149,7 +149,8 @@ def limit_device(namespace: str, device: str, rate_bps: float) -> None:
     _run(["tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", *bucket])
 
 
-def _name(role: str) -> str:
+def own_name(role: str) -> str:
+    """A name that carries this process."""
     pid = os.getpid()
     return f"{PREFIX}-{pid}-{_started(pid)}-{role}"
 
@@ -157,7 +158,12 @@ def _name(role: str) -> str:
 def _existing() -> list[str]:
     if not _FOLDER.is_dir():
         return []
-    return sorted(path.name for path in _FOLDER.iterdir() if _maker(path.name) is not None)
+    return sorted(path.name for path in _FOLDER.iterdir() if is_ours(path.name))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name is one of `own_name`, of this process or another."""
+    return _maker(name) is not None
 
 
 def _maker(name: str) -> tuple[int, int] | None:
@@ -168,7 +174,8 @@ def _maker(name: str) -> tuple[int, int] | None:
     return int(parts[1]), int(parts[2])
 
 
-def _maker_lives(name: str) -> bool:
+def maker_lives(name: str) -> bool:
+    """Whether the process in the name of a namespace or group of ours still runs."""
     maker = _maker(name)
     return maker is not None and _started(maker[0]) == maker[1]
 

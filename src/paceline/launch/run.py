@@ -186,7 +186,8 @@ def _built_network(
     network = EmulatedCluster.of(source.file.cluster())
     network.build()
     text = f"{len(network.servers)} servers in {len(network.racks)} racks are network namespaces, made {enclosed()}"
-    tell_event(store, watcher, time.time(), "network", text)
+    for told in (text, *network.limit_processors()):
+        tell_event(store, watcher, time.time(), "network", told)
     return network
 
 

@@ -84,8 +84,13 @@ def test_a_limited_run_stops_between_cells_and_goes_on(
     monkeypatch.setattr(experiment, "predict", foresee)
     assert reproduce(tmp_path, True, Sweep(folder=tmp_path, processes=1))
     assert len(ran) == 8
-    assert reproduce(tmp_path, True, Sweep(folder=tmp_path, processes=1, resume=True))
+    for limit_s in (None, 0.0):
+        again = reproduce(tmp_path, True, Sweep(folder=tmp_path, processes=1, resume=True), limit_s=limit_s)
+        assert isinstance(again, dict)
     assert len(ran) == 8
+    two_seeds = reproduce(tmp_path, True, Sweep(folder=tmp_path, processes=1, resume=True), 2, limit_s=0.0)
+    assert two_seeds == Unfinished(8, 16)
+    assert json.loads((tmp_path / "summary.json").read_text()) == again
 
 
 @needs_root

@@ -2,7 +2,8 @@
 
 {first-fit, bco-plus} x {Gloo's ring, ATP, esa-plus} x {wait for the slow, takeover}, two workloads, several seeds,
 each cell a `paceline run` on an emulated cluster, beside the packet simulator's word for it. Cells run one after the
-other: they share this machine's processors. With a limit the run stops between two cells, and `--resume` goes on.
+other: they share this machine's processors. With a limit the run stops between two cells, and `--resume` goes on; the
+tables have the workloads and seeds that are complete.
 
     python -m paceline.experiments.live.experiment out/live docs/live.md
 
@@ -13,6 +14,7 @@ import csv
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +42,7 @@ from paceline.experiments.live.workloads import (
     LivePoint,
     all_points,
 )
-from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
+from paceline.experiments.sweep import HERE, DoneFile, Sweep, key_of, run_points, write_csv, write_summary
 from paceline.generated import renew, table
 from paceline.sim.run import warm_up
 
@@ -51,7 +53,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that stopped at its limit."""
+    """A run that stopped at its limit; workloads and seeds that are complete have their tables."""
 
     done: int
     cells: int
@@ -64,12 +66,22 @@ def reproduce(
     check_possible()
     points = all_points(quick, seeds)
     cells, paces = _measure(out, points, sweep, limit_s)
-    if len(cells) < len(points):
+    compared = whole_groups(cells, points)
+    if not compared:
         return Unfinished(len(cells), len(points))
-    tasks = [PredictionTask(json.dumps(cell), Calibration(**paces[cell["workload"]])) for cell in cells]
+    tasks = [PredictionTask(json.dumps(cell), Calibration(**paces[cell["workload"]])) for cell in compared]
     again = Sweep(sweep.processes, sweep.ray, out / "predictions", sweep.resume)
     predictions = run_points(predict, tasks, "predictions", again, prepare=warm_up)
-    return conclude(out, cells, predictions, paces)
+    summary = conclude(out, compared, predictions, paces)
+    return summary if len(cells) == len(points) else Unfinished(len(cells), len(points))
+
+
+def whole_groups(cells: Sequence[Row], points: Sequence[LivePoint]) -> list[Row]:
+    """The cells of those workloads and seeds that are complete: what can be compared."""
+    wanted = Counter((point.workload, point.seed) for point in points)
+    found = Counter((cell["workload"], cell["seed"]) for cell in cells)
+    whole = {group for group in wanted if found[group] == wanted[group]}
+    return [cell for cell in cells if (cell["workload"], cell["seed"]) in whole]
 
 
 def conclude(
@@ -102,17 +114,14 @@ def _measure(
     calibrations = [CalibrationTask(load, str(folder / f"{load}-alone")) for load in loads]
     one = Sweep(1, None, out / "calibration", sweep.resume)
     found = run_points(calibrate, calibrations, "one job alone", one, prepare=compile_ahead)
+    with DoneFile(out / "cells", sweep.resume) as done:
+        tasks = [CellTask(point, str(folder / point.label)) for point in points]
+        finished = [key_of(run_cell, task) in done for task in tasks]
     cells: list[Row] = []
-    resume = sweep.resume
-    for point in points:
-        late = limit_s is not None and time.monotonic() - began > limit_s
-        task = CellTask(point, str(folder / point.label))
-        cells += run_points(
-            run_cell, [] if late else [task], point.label, Sweep(1, None, out / "cells", resume)
-        )
-        if late:
+    for task, is_done in zip(tasks, finished, strict=True):
+        if not is_done and limit_s is not None and time.monotonic() - began > limit_s:
             break
-        resume = True  # what this run has done is not done again
+        cells += run_points(run_cell, [task], task.point.label, Sweep(1, None, out / "cells", resume=True))
     return cells, dict(zip(loads, found, strict=True))
 
 

@@ -145,6 +145,11 @@ def _run(request: dict[str, Any], fds: list[int]) -> int:
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])
+    if (
+        "PACELINE_CPU_GROUP" in os.environ
+    ):  # of a server with limited processors; this process was forked elsewhere
+        with contextlib.suppress(OSError):
+            Path(os.environ["PACELINE_CPU_GROUP"]).write_text("0")
     os.chdir(request["workdir"])
     script, sys.argv = request["command"][1], request["command"][1:]
     sys.path[0] = str(Path(script).resolve().parent)

@@ -30,6 +30,8 @@ class ServerGroup(Section):
     """So many times as long its devices take; for emulated clusters, and no planner knows it."""
     background: Rate = 0.0
     """Traffic of others on its link, both ways; for emulated clusters, and no planner knows it."""
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    """Processors that its ranks share; for emulated clusters, and no planner knows it."""
 
 
 class ClusterNetwork(Section):
@@ -95,7 +97,7 @@ class ClusterFile(Section):
             stem = group.name or f"s{index}"
             for i in range(group.count):
                 name = stem if group.count == 1 and group.name else f"{stem}-{i}"
-                servers.append(Server(name, group.gpus, group.rack, group.slow, group.background))
+                servers.append(Server(name, group.gpus, group.rack, group.slow, group.background, group.cpus))
         return Cluster(
             tuple(servers),
             intra_bps=self.network.intra_server,
@@ -117,6 +119,8 @@ class Server:
     """How many times as long its devices take, in an emulated cluster."""
     background_bps: float = 0.0
     """Traffic of others on its link, both ways, in an emulated cluster."""
+    cpus: float | None = None
+    """Processors that its ranks share, in an emulated cluster; None: all."""
 
 
 @dataclass(frozen=True)
