@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ class CellTask:
     """A cell and where its run is kept."""
 
     point: LivePoint
-    folder: str
+    folder: str = field(repr=False)
+    """Not a part of what the point is: a sweep's folder may be moved."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class CalibrationTask:
     """Times of a workload's jobs that share nothing with another: one on two servers, one inside a server."""
 
     workload: str
-    folder: str
+    folder: str = field(repr=False)
     steps: int = 10
 
 
