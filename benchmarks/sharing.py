@@ -3,67 +3,47 @@
     python -m benchmarks.sharing                    the whole table (root; half an hour on a quiet machine)
     python -m benchmarks.sharing --only "2 jobs"    rows whose name has these words
     python -m benchmarks.sharing --only "2 jobs, 200 Mbit/s, 4MiB, esa, agents" --repeat 20
-    python -m benchmarks.sharing --json table.json
+    python -m benchmarks.sharing --json runs.json --only "8 jobs"    adds to the runs in a file
+    python -m benchmarks.sharing --json runs.json --simulate-only    adds what the simulator says of the rows there
+    python -m benchmarks.sharing --json runs.json --table            the table of all that is in the file
 
 Four servers are namespaces with links of 200 Mbit/s or 1 Gbit/s both ways; the switch is at their hub. Every job has a
 worker on each server. A step is a sleep of 0.3 s for the device and the gradients of an MLP of 3.16 million
 parameters (12.6 MB). `ddp` is DistributedDataParallel in a process a rank; `agents` are the bare agents, all jobs of a
 server in one process, where two cores cannot carry 16 or 32 processes with PyTorch. Gloo runs the same jobs as
-processes without a model.
+processes without a model; it is measured first, and again after every few rows, and all of its runs count.
 
 What is printed, for each row:
 
     s/step     mean over steps and jobs                median    of a job's steps, mean over jobs
     worst      the longest step over its job's median
-    x Gloo     steps a second over Gloo's, mean over jobs; and for the job that gains least
+    x Gloo     steps a second over Gloo's, mean over jobs; and for the slowest job of any run, over Gloo's mean
     Jain       fairness of the jobs' rates             line      share of the links' rate that carried gradients
     fallback   share of contributions that found no aggregator
     cores      how many of this machine's cores were busy
+    runs       ours / Gloo's
     simulated  s/step of the packet simulator for the same jobs, links and memory, and its error
 """
 
 import argparse
-import json
-import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from benchmarks.sharing_run import HOSTS, Measured, Setting, measure
+from benchmarks.sharing_run import HOSTS, Setting, measure
 from benchmarks.sharing_simulated import simulated_step_s
+from benchmarks.sharing_table import COLLAPSED, HEAD, Records, judge, markdown, show
 from paceline.bench.processes import ChildError
 from paceline.errors import UserError
 
 MEMORY = ("64KiB", "512KiB", "4MiB", "64MiB")
 RATES = (200e6, 1e9)
-STEPS = {200e6: 8, 1e9: 24}
-"""About ten seconds of two jobs. Jobs need a few steps until one computes while the other sends."""
-COLLAPSED = 10.0
-"""A step of so many medians is a collapse."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    setting: Setting
-    step_s: float
-    median_s: float
-    worst: float
-    over_gloo: float
-    least_over_gloo: float
-    jain: float
-    line: float
-    fallback: float
-    cores: float
-    wrong: int
-    simulated_s: float | None
-
-    @property
-    def error(self) -> float | None:
-        return None if self.simulated_s is None else self.simulated_s / self.step_s - 1.0
+STEPS = {200e6: {1: 16, 2: 16, 4: 12, 8: 8}, 1e9: {1: 24, 2: 24, 4: 24, 8: 24}}
+"""By rate and number of jobs: about 20 s, or 35 s of eight jobs. Jobs need a few steps until one computes while another
+sends; these count, for us and for Gloo."""
+GLOO_EVERY = 4
+"""Gloo is measured again after so many runs of ours, those of earlier calls in the same file included."""
 
 
 def rows() -> list[Setting]:
@@ -76,72 +56,48 @@ def rows() -> list[Setting]:
             if jobs > 1:
                 made += [Setting(jobs, rate, memory, "esa") for memory in MEMORY]
             made += [Setting(jobs, rate, memory, "atp") for memory in MEMORY[2:]]
-            made += [Setting(jobs, rate, memory, "switchml") for memory in MEMORY[:3]]
+            made += [Setting(jobs, rate, memory, "switchml") for memory in MEMORY]
             made += [Setting(jobs, rate, loss=0.005)]
             if jobs == 2:
                 made += [Setting(jobs, rate, racks=2)]
-    return [replace(setting, steps=STEPS[setting.rate_bps]) for setting in made]
+    return [replace(setting, steps=STEPS[setting.rate_bps][setting.jobs]) for setting in made]
 
 
-def judge(setting: Setting, ours: Measured, gloo: Measured, simulate: bool) -> Row:
-    """From what was measured to a line of the table."""
-    means = [statistics.mean(steps) for steps in ours.steps]
-    medians = [statistics.median(steps) for steps in ours.steps]
-    ratios = [statistics.mean(theirs) / own for theirs, own in zip(gloo.steps, means, strict=True)]
-    rates = [1.0 / mean for mean in means]
-    bits = 8.0 * setting.gradient_bytes * setting.jobs * setting.steps
-    return Row(
-        setting,
-        statistics.mean(means),
-        statistics.mean(medians),
-        max(max(steps) / median for steps, median in zip(ours.steps, medians, strict=True)),
-        statistics.mean(ratios),
-        min(ratios),
-        sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates)),
-        bits / setting.rate_bps / max(sum(steps) for steps in ours.steps),
-        ours.fallback,
-        ours.cores,
-        ours.wrong + gloo.wrong,
-        simulated_step_s(setting) if simulate else None,
-    )
-
-
-def show(row: Row) -> str:
-    predicted = "" if row.simulated_s is None else f"{row.simulated_s:6.2f} ({row.error:+.0%})"
-    wrong = f"  WRONG: {row.wrong} numbers" if row.wrong else ""
-    return (
-        f"{row.setting.name:52s} {row.step_s:7.2f} {row.median_s:6.2f} {row.worst:6.1f} "
-        f"{row.over_gloo:7.2f} {row.least_over_gloo:6.2f} {row.jain:6.3f} {row.line:6.2f} "
-        f"{row.fallback:7.1%} {row.cores:6.1f}  {predicted}{wrong}"
-    )
-
-
-HEAD = (
-    f"{'':52s} {'s/step':>7s} {'median':>6s} {'worst':>6s} {'x Gloo':>7s} {'least':>6s} {'Jain':>6s} {'line':>6s} "
-    f"{'fallbk':>7s} {'cores':>6s}  simulated"
-)
-
-
-def run(settings: list[Setting], repeat: int, simulate: bool) -> tuple[list[Row], list[str]]:
-    """Measure and print; the rows, and what failed."""
+def run(settings: list[Setting], repeat: int, records: Records, path: Path | None) -> tuple[list[str], int]:
+    """Measure and print; what failed, and how many runs had a step that stood out far."""
     print(HEAD, flush=True)
-    done: list[Row] = []
     failed: list[str] = []
-    gloo: dict[Setting, Measured] = {}
+    collapsed = 0
     for setting in settings:
         for _ in range(repeat):
             beside = setting.like_gloo()
             try:
-                if beside not in gloo:
-                    gloo[beside] = measure(beside)
-                row = judge(setting, measure(setting), gloo[beside], simulate)
+                if records.beside(beside) >= GLOO_EVERY * len(records.runs.get(beside.name, [])):
+                    records.add(beside, measure(beside))
+                ours = measure(setting)
             except ChildError as error:
                 failed.append(f"{setting.name}: {error}")
                 print(f"{setting.name:52s} FAILED: {error}", flush=True)
                 continue
-            done.append(row)
+            records.add(setting, ours)
+            row = judge(setting, [ours], records.runs[beside.name], records.simulated.get(setting.name))
+            collapsed += row.worst > COLLAPSED
             print(show(row), flush=True)
-    return done, failed
+            if path:
+                records.save(path)
+    return failed, collapsed
+
+
+def simulate(settings: list[Setting], records: Records, path: Path | None) -> None:
+    """What the simulator says of each row that was not asked before."""
+    for setting in settings:
+        if setting.name not in records.simulated:
+            seconds = simulated_step_s(setting)
+            print(f"{setting.name:52s} {'' if seconds is None else f'{seconds:6.2f}'}", flush=True)
+            if seconds is not None:
+                records.simulated[setting.name] = seconds
+        if path:
+            records.save(path)
 
 
 def main() -> int:
@@ -152,10 +108,12 @@ def main() -> int:
         "--only", action="append", default=[], help="rows whose name has these words; may be repeated"
     )
     parser.add_argument("--repeat", type=int, default=1, help="each row so many times")
-    parser.add_argument("--steps", type=int, help="8 at 200 Mbit/s and 24 at 1 Gbit/s, unless given")
+    parser.add_argument("--steps", type=int, help="for every row; by default as many as take about 20 s")
     parser.add_argument("--list", action="store_true", help="names of the rows, and nothing else")
-    parser.add_argument("--no-simulator", action="store_true")
-    parser.add_argument("--json", type=Path, help="the rows, for scripts")
+    parser.add_argument("--no-simulator", action="store_true", help="measure only")
+    parser.add_argument("--simulate-only", action="store_true", help="measure nothing, simulate")
+    parser.add_argument("--table", action="store_true", help="measure nothing, print the table in Markdown")
+    parser.add_argument("--json", type=Path, help="a file of runs: read if it is there, added to, written")
     options = parser.parse_args()
     words = options.only or [""]
     chosen = [s for s in rows() if any(each in s.name for each in words)]
@@ -164,20 +122,25 @@ def main() -> int:
     if options.list or not chosen:
         print("\n".join(setting.name for setting in (chosen or rows())))
         return 0 if options.list else 2
+    records = Records.load(options.json) if options.json else Records()
+    if options.table:
+        print(markdown(records.rows(chosen)))
+        return 0
+    if not options.no_simulator:
+        simulate(chosen, records, options.json)
+    if options.simulate_only:
+        return 0
     began = time.time()
     try:
-        done, failed = run(chosen, options.repeat, not options.no_simulator)
+        failed, collapsed = run(chosen, options.repeat, records, options.json)
     except UserError as error:
         sys.exit(str(error))
-    collapsed = [row for row in done if row.worst > COLLAPSED]
+    wrong = sum(row.wrong > 0 for row in records.rows(chosen))
     print(
-        f"{len(done)} rows in {time.time() - began:.0f} s on {HOSTS} servers; {len(failed)} failed, "
-        f"{len(collapsed)} collapsed, {sum(row.wrong > 0 for row in done)} with a wrong sum"
+        f"{time.time() - began:.0f} s on {HOSTS} servers; {len(failed)} failed, {collapsed} collapsed, "
+        f"{wrong} rows with a wrong sum"
     )
-    if options.json:
-        document: list[dict[str, Any]] = [{"name": row.setting.name, **asdict(row)} for row in done]
-        options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    return 1 if failed or collapsed or any(row.wrong for row in done) else 0
+    return 1 if failed or collapsed or wrong else 0
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ def scenario_of(setting: "Setting") -> Scenario:
         "jitter": 0.02,
         "hosts": [0, 1, 2, 3],
     }
+    racks: dict[str, Any] = {}
+    if setting.racks > 1:
+        # All switches are at the hub, and reach each other without a limited link.
+        racks = {"topology": "leaf-spine", "leaves": setting.racks, "uppers": 1, "upper_rate": "10 Gbit/s"}
     document = {
         "name": setting.name,
         "policies": [setting.policy],
@@ -52,6 +56,7 @@ def scenario_of(setting: "Setting") -> Scenario:
             "burst": BURST_BYTES,
             "ecn": "100 MB",
             "elements": elements,
+            **racks,
         },
         "hosts": {
             "wake": "12 us",
@@ -90,7 +95,7 @@ def scenario_of(setting: "Setting") -> Scenario:
 @functools.cache
 def simulated_step_s(setting: "Setting") -> float | None:
     """Seconds a step, mean over jobs and seeds; nothing for what the simulator does not have."""
-    if setting.racks > 1 or setting.backend != "paceline":
+    if setting.backend != "paceline":
         return None
     scenario = scenario_of(setting)
     seconds = []

@@ -231,3 +231,11 @@ def test_a_full_capture_becomes_the_one_before(tmp_path: Path) -> None:
     assert limit <= Path(f"{path}.1").stat().st_size < 4 * limit, "a batch or two more than it may be"
     assert path.stat().st_size >= 24, "a new one has its header"
     assert "packets were not captured" in switch.log.getvalue()
+
+
+def test_aggregators_are_as_wide_as_the_packets_of_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wider ones would lie half empty: 4 MiB hold 508 of 2,048 integers, and five times as many of 352."""
+    monkeypatch.setattr("paceline.live.net.sockets.interface_mtu", lambda host: 1500)
+    with running(elements=0, memory_bytes=4 << 20) as switch:
+        assert switch.switch.elements == 352
+        assert switch.switch.slots == (4 << 20) // (AGGREGATOR.itemsize + 4 * 352) > 5 * 508
