@@ -14,6 +14,7 @@ from paceline.torch.settings import LEAST_S, LOOK_S, RemainingTime, Settings, re
 def test_variables(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
+    token.chmod(0o600)
     settings = read_settings(
         {
             "PACELINE_SWITCH": "h:1",
@@ -44,6 +45,17 @@ def test_variables(tmp_path: Path) -> None:
 def test_a_mistake_names_its_variable(name: str, text: str) -> None:
     with pytest.raises(UserError, match=name):
         read_settings({name: text})
+
+
+def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    for mode in (0o604, 0o644, 0o620, 0o602):
+        token.chmod(mode)
+        with pytest.raises(UserError, match=r"PACELINE_TOKEN_FILE: others may read or change .*chmod 600"):
+            read_settings({"PACELINE_TOKEN_FILE": str(token)})
+    token.chmod(0o640)
+    assert read_settings({"PACELINE_TOKEN_FILE": str(token)}).token == "secret"
 
 
 def _tell(file: Path, remaining_s: float, at: float) -> None:

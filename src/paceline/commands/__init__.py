@@ -7,6 +7,7 @@ from paceline.commands.bench import allreduce as bench_allreduce
 from paceline.commands.cluster import from_nodes, from_ray, from_slurm
 from paceline.commands.dashboard import dashboard as dashboard_command
 from paceline.commands.doctor import doctor as doctor_command
+from paceline.commands.drill import drill as drill_command
 from paceline.commands.metrics import alerts, grafana, listed
 from paceline.commands.models import models as models_command
 from paceline.commands.plan import plan as plan_command
@@ -24,6 +25,7 @@ from paceline.commands.steer import priority as priority_command
 from paceline.commands.steer import unpause as unpause_command
 from paceline.commands.switch import switch as switch_command
 from paceline.commands.top import top as top_command
+from paceline.commands.verify import verify as verify_command
 from paceline.commands.why import why as why_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -32,6 +34,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "dashboard": dashboard_command,
     "doctor": doctor_command,
     "logs": logs_command,
+    "drill": drill_command,
     "models": models_command,
     "pause": pause_command,
     "plan": plan_command,
@@ -45,6 +48,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "top": top_command,
     "unpause": unpause_command,
     "why": why_command,
+    "verify": verify_command,
 }
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": esa,

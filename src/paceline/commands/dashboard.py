@@ -51,7 +51,6 @@ def dashboard(
         Path | None, typer.Option(metavar="FILE", help="TOML with [stragglers]: thresholds and a callback.")
     ] = None,
 ) -> None:
-    from paceline.commands.switch import read_token
     from paceline.dashboard.hub import Hub
     from paceline.dashboard.run_source import open_run
     from paceline.dashboard.server import bound_socket, new_token, serve
@@ -60,6 +59,7 @@ def dashboard(
     from paceline.errors import UserError, optional_module
     from paceline.launch.control import find_run
     from paceline.live.switch_client import ControlPlane
+    from paceline.secret_files import read_token
 
     missing = "the dashboard needs starlette and uvicorn: pip install 'paceline[switch]'"
     for module in ("uvicorn", "starlette"):

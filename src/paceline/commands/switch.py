@@ -98,6 +98,7 @@ def switch(
 ) -> None:
     from paceline.live.net.sockets import elements_for, resolve
     from paceline.live.switch.daemon import SwitchOptions
+    from paceline.secret_files import read_token
 
     host, port = _place(listen, "--listen")
     _serve(
@@ -151,23 +152,6 @@ def _size(text: str, place: str) -> int:
         return parse_size_bytes(text)
     except ValueError as error:
         raise UserError(str(error), place=place) from None
-
-
-def read_token(path: Path | None) -> str:
-    """The token in a file; empty without one."""
-    from paceline.errors import UserError
-
-    if path is None:
-        return ""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}", place=str(path)
-        ) from None
-    if len(token) < 16 or not token.isascii() or not token.isprintable():
-        raise UserError("a token has at least 16 printable ASCII characters", place=str(path))
-    return token
 
 
 def _checked_mtu(mtu: int) -> int:

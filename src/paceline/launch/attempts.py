@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paceline.launch.jobs import Progress, ProgressTail, RunJob
 from paceline.launch.launchers.protocol import (
+    HANDED_ON,
     EngineHandle,
     GoneError,
     Launcher,
@@ -112,8 +113,10 @@ class Attempts:
         shares = self.shares(decision.gpus)
         folder = (self.store.folder / "attempts" / f"{decision.job}.{attempt}").resolve()
         remaining_s = max(decision.end_s - decision.start_s, 0.0)
+        handed_on = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
         env = job_environment(
-            run_job.env, run_id=self.run_id, job=decision.job, token=token, shares=shares, remaining_s=remaining_s,
+            {**handed_on, **run_job.env}, run_id=self.run_id, job=decision.job, token=token, shares=shares,
+            remaining_s=remaining_s,
             iterations=run_job.job.iterations, folder=str(folder), switch=switch, switch_token=switch_token,
             backend=os.environ.get("PACELINE_BACKEND", "auto"),
         )  # fmt: skip

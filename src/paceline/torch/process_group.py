@@ -27,6 +27,7 @@ from torch.futures import Future
 from paceline.core.priority import priority as priority_of
 from paceline.torch.gloo_fallback import hand_over, plain_group, register_gloo
 from paceline.torch.journal import Journal
+from paceline.torch.passport import make_passport
 from paceline.torch.reduce.choose import make_reducer
 from paceline.torch.serial_thread import CallbackThreads
 from paceline.torch.settings import GroupRequest, RemainingTime
@@ -72,6 +73,10 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         register_gloo(self, self.inner)
         self._plain = plain_group(request.store, rank, size, self.inner)
         self.journal = Journal(request.name, rank)
+        settings = request.settings
+        self._passport = make_passport(
+            settings.passport, settings.job, request.name, rank, size, self.journal
+        )
         self._remaining = RemainingTime(request.settings)
         self._callbacks = CallbackThreads()
         self._open: set[PacelineWork] = set()  # works that have not ended
@@ -181,6 +186,8 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
             self._keep_open(work)
             self.reducer.submit(reduction)
         work.when_ended(noted.end)
+        if self._passport is not None:
+            work.when_ended(partial(self._passport.note, noted.number, reduction))
         return work
 
     def _keep_open(self, work: PacelineWork) -> PacelineWork:
@@ -343,6 +350,8 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         GROUPS.discard(self)
         close_gloo()
         self._callbacks.close()
+        if self._passport is not None:
+            self._passport.close()
         self._handed.clear()
 
 

@@ -14,6 +14,7 @@ The environment is read once, when a group is made:
 | `PACELINE_REMAINING_S` | the time the job still needs, for its priority |
 | `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |
 | `PACELINE_PRIORITY_MAX`, `PACELINE_SLOTS_MAX` | what to ask for at admission |
+| `PACELINE_PASSPORT` | `1`, or a folder: keep a hash of every result there, for `paceline verify` |
 | `PACELINE_STRAGGLER` | `custody`: leading workers go on without a straggling one; the first worker's counts |
 
 `pg_options` of `init_process_group` and `new_group` is either `Settings` (in place of the environment) or the options
@@ -38,7 +39,10 @@ from torch.distributed import ProcessGroupGloo
 
 from paceline.errors import UserError
 from paceline.live.agent.config import STRAGGLER_MODES
+from paceline.secret_files import read_secret
 
+PASSPORT_FOLDER = "passport"
+"""Where passports go by default: here, or in the attempt's folder under `paceline run`."""
 _Gloo: Any = ProcessGroupGloo
 LOOK_S = 1.0
 """At most so often is the file with the remaining time looked at."""
@@ -62,6 +66,7 @@ class Settings:
     priority_max: int | None = None
     slots_max: int | None = None
     straggler: str = "off"
+    passport: str = ""
 
 
 def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
@@ -79,6 +84,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         priority_max=_whole(env, "PACELINE_PRIORITY_MAX"),
         slots_max=_whole(env, "PACELINE_SLOTS_MAX"),
         straggler=_straggler(env),
+        passport=passport_folder(env),
     )
 
 
@@ -86,10 +92,7 @@ def _token(env: Mapping[str, str]) -> str:
     path = env.get("PACELINE_TOKEN_FILE")
     if env.get("PACELINE_TOKEN") or not path:
         return env.get("PACELINE_TOKEN", "")
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", place="PACELINE_TOKEN_FILE") from error
+    return read_secret(Path(path), "PACELINE_TOKEN_FILE")
 
 
 def _straggler(env: Mapping[str, str]) -> str:
@@ -126,6 +129,17 @@ def _whole(env: Mapping[str, str], name: str) -> int | None:
     if value != int(value):
         raise UserError(f"{value} is not a whole number", place=name)
     return int(value)
+
+
+def passport_folder(env: Mapping[str, str]) -> str:
+    """Where passports go; empty: nowhere."""
+    text = env.get("PACELINE_PASSPORT", "").strip()
+    if text.lower() in ("", "0", "no", "false"):
+        return ""
+    if text.lower() not in ("1", "yes", "true"):
+        return text
+    status = env.get("PACELINE_STATUS", "")
+    return str(Path(status).parent / PASSPORT_FOLDER) if status else PASSPORT_FOLDER
 
 
 class RemainingTime:

@@ -20,6 +20,8 @@ from typing import Any, Literal, Protocol
 EngineHandle = dict[str, Any]
 """What an engine knows an attempt by: plain data, kept on disk."""
 MARK = "PACELINE_ATTEMPT"
+HANDED_ON = ("PACELINE_PASSPORT",)
+"""What jobs get from the environment of `paceline run`, unless the job file says otherwise."""
 """Carries the attempt's token: whatever process has it belongs to that attempt."""
 
 MEANINGS: dict[str, str] = {
@@ -44,6 +46,7 @@ MEANINGS: dict[str, str] = {
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",
     "PACELINE_BACKEND": "`auto` with a switch: whoever asks for Gloo, or for nothing, gets the backend `paceline`",
     "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",
+    "PACELINE_PASSPORT": "keep a hash of every result, for `paceline verify`; where `paceline run` has it",
     "PACELINE_RACK": "the rack of this server, where racks have switches of their own; on an emulated network",
     "PACELINE_SLOW": "how many times as long a device of this server takes; on an emulated network",
     MARK: "the token of this attempt",

@@ -1,0 +1,55 @@
+"""`paceline verify`: whether two runs got the same bits, by their passports, and where they first part."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SHOWN = 10
+
+
+def verify(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN [RUN]", help="A run's folder, a folder of passports, or one passport."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, for scripts.")] = False,
+) -> None:
+    """Compare the bits of two runs that were made with PACELINE_PASSPORT=1: every reduced tensor on every rank.
+
+    With one run, its ranks are compared among themselves.
+
+    Exit code: 0 the same bits; 1 different, and where they first part; 2 no passports, or damaged ones.
+
+    Examples:
+
+      paceline verify out/monday out/tuesday
+
+      paceline verify passport
+
+      paceline verify out/a out/b --json
+    """
+    import json
+
+    from paceline.errors import EXIT_FAILED, UserError
+    from paceline.passport.verify import read_run
+    from paceline.passport.verify import verify as compare
+
+    if len(runs) > 2:
+        raise UserError("one run, or two to compare", place="verify")
+    read = [read_run(path) for path in runs]
+    verdict = compare(*read)
+    if as_json:
+        typer.echo(json.dumps(verdict.as_json(), indent=1))
+    else:
+        if verdict.same:
+            among = "" if len(runs) == 2 else " on all ranks"
+            typer.echo(
+                f"the same bits{among}: {verdict.reductions} results of {verdict.ranks} ranks in {verdict.jobs} jobs"
+            )
+        for difference in verdict.differences[:SHOWN]:
+            typer.echo(f"different: job {difference.job}: {difference.what}")
+        if len(verdict.differences) > SHOWN:
+            typer.echo(f"and {len(verdict.differences) - SHOWN} more")
+    if not verdict.same:
+        raise typer.Exit(EXIT_FAILED)
