@@ -1,0 +1,103 @@
+"""`paceline drill`: a fault file in the simulator and against the live system, judged alike."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from paceline.drill.outcome import DrillOutcome
+    from paceline.drill.plan import Drill
+
+
+def drill(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FAULTS.toml...", help="Drills; see docs/drills.md.")
+    ],
+    live: Annotated[bool, typer.Option("--live", help="Against a real switch and real workers.")] = False,
+    sim: Annotated[bool, typer.Option("--sim", help="In the simulator.")] = False,
+    loopback: Annotated[
+        bool, typer.Option("--loopback", help="Live without namespaces, also for root; cuts are skipped.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcomes as JSON, for scripts.")] = False,
+) -> None:
+    """Let things go wrong on purpose, and see that sums keep their bits, no step is lost, and the job goes on in time.
+
+    With neither --live nor --sim, both. Live drills of one size share a switch and its workers. As root they run in
+    network namespaces, otherwise on loopback.
+
+    Exit code: 0 all passed (or could not be run here, which is told); 1 one did not; 2 a mistake in a file.
+
+    Examples:
+
+      paceline drill examples/drills/switch-killed.toml
+
+      paceline drill examples/drills/*.toml --sim
+
+      paceline drill examples/drills/half-cut.toml --live --json
+    """
+    import json
+
+    from paceline.commands.output import page_console, print_table
+    from paceline.drill.plan import load_drill
+    from paceline.errors import EXIT_FAILED
+
+    drills = [load_drill(path) for path in files]
+    console = page_console(130)
+    outcomes: list[DrillOutcome] = []
+
+    def note(outcome: "DrillOutcome") -> None:
+        outcomes.append(outcome)
+        if not as_json:
+            verdict = "passed" if outcome.passed else "skipped" if outcome.skipped else "FAILED"
+            print(f"{verdict:8} {outcome.world:10} {outcome.drill}: {outcome.why()}", flush=True)
+
+    both = not live and not sim
+    if sim or both:
+        from paceline.drill.in_simulator import run_in_simulator
+
+        for each in drills:
+            note(run_in_simulator(each))
+    if live or both:
+        for outcome in _live(drills, loopback):
+            note(outcome)
+    if as_json:
+        typer.echo(json.dumps([outcome.as_json() for outcome in outcomes], indent=1))
+    else:
+        rows = [
+            (
+                outcome.drill,
+                outcome.world,
+                f"{outcome.steps}/{outcome.steps_wanted}",
+                f"{outcome.wrong}/{outcome.sums}",
+                f"{outcome.recovery_s:.3f}",
+                f"{outcome.bound_s:.1f}",
+                outcome.path_after,
+            )
+            for outcome in outcomes
+        ]
+        console.print()
+        columns = ("drill", "world", "steps", "wrong sums", "recovery s", "bound s", "path after")
+        print_table(console, columns, rows, texts=2)
+    if not all(outcome.passed or outcome.skipped for outcome in outcomes):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _live(drills: "list[Drill]", loopback: bool) -> "list[DrillOutcome]":
+    """One bed for all drills of one kind."""
+    from paceline.bench.processes import ChildError
+    from paceline.drill.in_live import run_live
+    from paceline.drill.live_bed import live_bed
+    from paceline.errors import UserError
+
+    found = []
+    kinds = dict.fromkeys((each.workers, each.seed, each.elements, each.pace) for each in drills)
+    for workers, seed, elements, pace in kinds:
+        try:
+            with live_bed(workers, seed, elements, pace / 1e9, loopback) as bed:
+                for each in drills:
+                    if (each.workers, each.seed, each.elements, each.pace) == (workers, seed, elements, pace):
+                        found.append(run_live(each, bed))
+        except ChildError as error:
+            raise UserError(str(error).splitlines()[0], place="drill --live") from None
+    return found
