@@ -86,7 +86,9 @@ def main(argument: str) -> None:
         [inputs(spec.seed, turn, worker, spec.elements) for worker in range(spec.workers)]
         for turn in range(ROUND)
     ]
-    sums = [np.sum(turn, axis=0, dtype=np.int32) if turn[0].dtype == np.int32 else None for turn in turns]
+    sums: list[Any] = [
+        np.sum(turn, axis=0, dtype=np.int32) if turn[0].dtype == np.int32 else None for turn in turns
+    ]
     sock = open_socket(spec.host)
     address = sock.getsockname()[:2]
     _tell(address=list(address))
