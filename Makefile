@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
-.PHONY: help install demo test quick check format docs site dist man bench allreduce exactness fuzz hostile conformance clean
+.PHONY: help install demo test quick check format docs site dist man bench allreduce exactness fuzz hostile drill soak conformance clean
 
 help:
 	@echo "make install    install into $(VENV), and nothing else"
@@ -22,6 +22,8 @@ help:
 	@echo "make exactness  the full seeded exactness runs (the tests run a part of them)"
 	@echo "make fuzz       one million hostile packets through the interpreted core"
 	@echo "make conformance  torch's own distributed tests over Gloo and over Paceline, compared"
+	@echo "make drill      fifty drills in the simulator and live: faults on purpose, bits, steps and recovery checked"
+	@echo "make soak       two jobs train for 20 minutes under random drills; bits, memory, threads, files and slots"
 	@echo "make hostile    one million hostile datagrams at a live switch while a job runs"
 
 $(STAMP): pyproject.toml
@@ -83,6 +85,13 @@ exactness: $(STAMP)
 hostile: $(STAMP)
 	$(BIN)/python -m tests.live.hostile --datagrams 1000000
 	$(BIN)/python -m tests.hostile_files --runs 10000
+
+drill: $(STAMP)
+	$(BIN)/python -c "from paceline.cli import main; main()" drill examples/drills/*.toml
+
+SOAK_MINUTES ?= 20
+soak: $(STAMP)
+	$(BIN)/python -m paceline.drill.soak --minutes $(SOAK_MINUTES) --out out/soak
 
 conformance: $(STAMP)
 	$(BIN)/python -m tests.torch.conformance
