@@ -223,8 +223,7 @@ class Soak:
             if code != 0:
                 self.report.problems.append(f"{rank} ended with {code}")
         for job in JOBS:
-            done = (self.out / name / f"{job}.steps.done").read_text(encoding="ascii")
-            self.report.steps[job] = int(done)
+            self.report.steps[job] = int((self.out / name / f"{job}.steps.done").read_text(encoding="ascii"))
 
     def _look_at_switch(self) -> None:
         time.sleep(2.0)
