@@ -4,9 +4,15 @@
 
 The function gets the rank and what `more` says; what it returns comes back as JSON. A rank that ends badly
 gives its last lines as an error. Everything is bounded by a time limit, and every process that is still there
-then is killed."""
+then is killed.
 
+Loading torch and compiled code takes a processor several seconds a rank, so ranks are forked from a process that has both
+(`launch/launchers/pool.py`), of which there is one for each way to run the core. `fresh=True` starts an interpreter of
+its own: for tests of how a program begins or ends."""
+
+import atexit
 import faulthandler
+import functools
 import importlib
 import json
 import os
@@ -16,16 +22,43 @@ import time
 from pathlib import Path
 from typing import Any
 
+from paceline.launch.launchers.local import WarmPool
 from paceline.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+LOADED = ("torch.distributed", "paceline.torch", "paceline.torch.warm", "paceline.live.agent.setup")
+READ_WHILE_LOADING = ("NUMBA_", "TORCH_", "OMP_")
+"""Variables that a forked rank would not see in time."""
+
+
+@functools.cache
+def _warm(numba_disable_jit: str) -> WarmPool:
+    """The process that this process's ranks are forked from."""
+    made = WarmPool(LOADED, {"NUMBA_DISABLE_JIT": numba_disable_jit, "PYTHONPATH": os.pathsep.join(sys.path)})
+    atexit.register(made.close)
+    return made
+
+
+def _command(script: list[str], env: dict[str, str], fresh: bool) -> list[str]:
+    """A rank's command: forked where that makes no difference."""
+    own = [key for key in env if key.startswith(READ_WHILE_LOADING) and key != "NUMBA_DISABLE_JIT"]
+    command = [sys.executable, *script]
+    if fresh or own:
+        return command
+    return [*_warm(env.get("NUMBA_DISABLE_JIT", "0")).before(command), *command]
 
 
 class Ranks:
     """Started ranks; use as a context manager, so that none outlives its test."""
 
     def __init__(
-        self, ranks: int, function: str, folder: Path, env: dict[str, str] | None = None, **more: Any
+        self,
+        ranks: int,
+        function: str,
+        folder: Path,
+        env: dict[str, str] | None = None,
+        fresh: bool = False,
+        **more: Any,
     ) -> None:
         self.folder = folder
         clean = {
@@ -41,8 +74,8 @@ class Ranks:
             **(env or {}),
         }
         self.processes = []
+        command = _command([__file__, function, str(folder), json.dumps(more)], env or {}, fresh)
         for rank in range(ranks):
-            command = [sys.executable, "-m", "tests.torch.ranks", function, str(folder), json.dumps(more)]
             log = (folder / f"log-{rank}").open("wb")
             self.processes.append(
                 subprocess.Popen(
@@ -88,14 +121,20 @@ class Ranks:
 
 
 def run_ranks(
-    ranks: int, function: str, folder: Path, env: dict[str, str] | None = None, **more: Any
+    ranks: int,
+    function: str,
+    folder: Path,
+    env: dict[str, str] | None = None,
+    fresh: bool = False,
+    **more: Any,
 ) -> list[Any]:
     """Start, wait, and give the results."""
-    with Ranks(ranks, function, folder, env, **more) as started:
+    with Ranks(ranks, function, folder, env, fresh, **more) as started:
         return started.results()
 
 
 def main() -> None:
+    sys.path[0] = str(ROOT)
     module, _, name = sys.argv[1].partition(":")
     rank = int(os.environ["RANK"])
     faulthandler.dump_traceback_later(float(os.environ.get("PACELINE_TEST_STACKS_S", "100")))

@@ -48,7 +48,7 @@ def test_an_error_is_a_traceback_and_code_1(pool: WarmPool, tmp_path: Path) -> N
     assert "ValueError: no luck" in done.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_a_rank_ends_with_the_process_that_stands_for_it(
     pool: WarmPool, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -65,6 +65,26 @@ def test_a_rank_ends_with_the_process_that_stands_for_it(
     while forked.exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert not forked.exists()
+
+
+def test_a_rank_ends_as_a_program_does(pool: WarmPool, tmp_path: Path) -> None:
+    text = (
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'what was registered')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('a thread'))).start()\n"
+        "raise SystemExit('a last word')\n"
+    )
+    command = _script(tmp_path, text)
+    done = subprocess.run(
+        [*pool.before(command), *command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "a thread\nwhat was registered\n")
+    assert done.stderr == "a last word\n"
+
+
+def test_the_signal_that_ended_a_rank_is_seen(pool: WarmPool, tmp_path: Path) -> None:
+    command = _script(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert subprocess.run([*pool.before(command), *command], cwd=tmp_path, timeout=60).returncode == -9
 
 
 def test_without_the_pool_the_command_runs_all_the_same(pool: WarmPool, tmp_path: Path) -> None:

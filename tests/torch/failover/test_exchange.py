@@ -258,6 +258,10 @@ def different_tensors(rank: int, hosts: int) -> list[str]:
             told.append("no error")
         except dist.DistBackendError as error:
             told.append(str(error))
+    # Whoever leaves at once may be named before the tensors are.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"told {rank}", "")
+    store.wait([f"told {other}" for other in range(4)], timedelta(seconds=60))
     dist.group.WORLD.abort()  # type: ignore[union-attr]
     return told
 
@@ -330,4 +334,4 @@ def test_a_program_that_destroys_nothing_ends_well(tmp_path: Path) -> None:
     for attempt in range(2):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        run_ranks(3, f"{HERE}:end_without_a_word", folder, APART)
+        run_ranks(3, f"{HERE}:end_without_a_word", folder, APART, fresh=True)

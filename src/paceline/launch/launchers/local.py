@@ -114,15 +114,15 @@ class Local:
 
 
 class WarmPool:
-    """The process that ranks are forked from; ready once it is made."""
+    """The process that ranks are forked from; ready once it is made. What modules read while they load is in `environment`."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-pool-", dir="/dev/shm")
         self._path = f"{self._folder.name}/socket"
         self._process = subprocess.Popen(
             [sys.executable, "-m", pool.__name__, self._path, *modules],
             # A library with a thread of its own could not be forked from.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **(environment or {}), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
         )
         until = time.monotonic() + LOAD_LIMIT_S

@@ -12,6 +12,7 @@ The forking process has a single thread, or what it forks could find locks held 
 Standard library only at the top, no imports of this package: `--start` runs once for each rank.
 """
 
+import atexit
 import contextlib
 import ctypes
 import importlib
@@ -22,6 +23,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,11 @@ def start(path: str, command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _: _signal(rank, got))
     code = int(line.recv(64) or b"1")
-    return code if code >= 0 else 128 - code
+    if code < 0:  # a signal ended it, and so one ends us: whoever waits sees which
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def _signal(pid: int, number: int) -> None:
@@ -163,9 +169,14 @@ def _run(request: dict[str, Any], fds: list[int]) -> int:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = 1
+    # What an interpreter does at its end: wait for threads, then call what was registered.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     return code
