@@ -56,6 +56,8 @@ site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test: check
+	# Otherwise several tests that start cold would each compile the same.
+	$(BIN)/python -m paceline.launch.warm agent switch worker planner simulator
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 # Rooms that are tested within one process, and nothing that waits for a process to import torch.

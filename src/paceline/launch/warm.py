@@ -1,6 +1,6 @@
 """Compile ahead what a run would compile: agent, switch, worker and planner, each in a process of its own.
 
-    python -m paceline.launch.warm [agent] [switch] [worker] [planner]
+    python -m paceline.launch.warm [agent] [switch] [worker] [planner] [simulator]
 
 Machine code is kept on disk, so this is needed once a machine and version; what is there already is loaded, in a second
 or two. `paceline run` does it by itself before the clock of a run starts, where its jobs run on this machine and have a
@@ -22,9 +22,11 @@ _MODULES = {
     "switch": "paceline.live.switch.daemon",
     "worker": "paceline.torch.warm",
     "planner": "paceline.schedule.planning",
+    "simulator": "paceline.sim.run",
 }
 """What is compiled ahead, the longest first: modules with a `warm_up`. By name: only the backend may know torch."""
-PARTS = tuple(_MODULES)
+PARTS = ("agent", "switch", "worker", "planner")
+"""What a run needs, and what is compiled if nothing is named."""
 LIMIT_S = 900.0
 
 
@@ -68,9 +70,9 @@ class Warming:
 
 def main(arguments: Sequence[str]) -> int:
     parts = [argument.removeprefix("--here=") for argument in arguments]
-    unknown = [part for part in parts if part not in PARTS]
+    unknown = [part for part in parts if part not in _MODULES]
     if unknown:
-        print(f"there is no {unknown[0]!r} to compile; known: {', '.join(PARTS)}", file=sys.stderr)
+        print(f"there is no {unknown[0]!r} to compile; known: {', '.join(_MODULES)}", file=sys.stderr)
         return EXIT_USAGE
     if arguments and arguments[0].startswith("--here="):
         if parts[0] != PARTS[0]:
