@@ -6,9 +6,9 @@ The function gets the rank and what `more` says; what it returns comes back as J
 gives its last lines as an error. Everything is bounded by a time limit, and every process that is still there
 then is killed.
 
-Loading torch and compiled code takes a processor several seconds a rank, so ranks are forked from a process that has both
-(`launch/launchers/pool.py`), of which there is one for each way to run the core. `fresh=True` starts an interpreter of
-its own: for tests of how a program begins or ends."""
+Loading torch and compiled code takes a processor several seconds a rank, so ranks are forked from a process that has
+both (`launch/launchers/pool.py`): one for each way to run the core. `fresh=True` starts an interpreter
+of its own: for tests of how a program begins or ends."""
 
 import atexit
 import faulthandler

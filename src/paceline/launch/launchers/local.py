@@ -114,7 +114,7 @@ class Local:
 
 
 class WarmPool:
-    """The process that ranks are forked from; ready once it is made. What modules read while they load is in `environment`."""
+    """The process that ranks are forked from; ready once it is made. Modules read `environment` while they load."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-pool-", dir="/dev/shm")
