@@ -115,8 +115,12 @@ def sending(
     if kind == SWITCHML:
         pool = max(1.0, float(np.floor(network.slots / 2.0 / network.jobs)))
         return max(time, size / network.payload / pool * round_trip(network, 2 * across, network.rate))
-    if kind == ATP:
-        window = network.rate * round_trip(network, 4 * across, network.rate) / network.payload
+    if kind == ATP or kind == ESA:
+        window = (
+            network.rate
+            * round_trip(network, (4 if kind == ATP else 2) * across, network.rate)
+            / network.payload
+        )
         # Chunks of a job stand side by side: another's are in their way where the two rows overlap.
         found = min(1.0, network.slots / window) * np.exp(-(holders - 1.0) * window / network.slots)
         time = max(time, size / network.rate * (1.0 + (servers - 1.0) * (1.0 - found)))

@@ -305,7 +305,7 @@ def holders_of(state: State, jobs: JobsT, cluster: ClusterT, j: int) -> float:
 def sent_of(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int, rate: float) -> float:
     """Time that all gradients of a spread job take at a rate, among those who hold switch memory now."""
     kind = jobs.kind[j]
-    holders = holders_of(state, jobs, cluster, j) if kind == contention.ATP else 1.0
+    holders = holders_of(state, jobs, cluster, j) if kind == contention.ATP or kind == contention.ESA else 1.0
     servers, racks = state.servers_n[j], state.racks_n[j]
     return contention.sending(price.network, kind, jobs.net_bytes[j], servers, racks, rate, holders)
 
