@@ -79,9 +79,10 @@ def test_whoever_sums_in_the_network_runs_the_same_plan() -> None:
 def _row(point: JointPoint) -> list[dict[str, Any]]:
     helped = 0.5 if point.straggler == "both" else 1.0
     better = {"ff": 1.0, "sjf-bco": 0.8, "bco-plus": 0.5}[point.planner]
+    better *= 1.25 if point.model == "paper" else 1.0
     return [
         {
-            "topology": point.topology, "planner": point.planner, "exchange": point.exchange,
+            "topology": point.topology, "planner": point.planner, "model": point.model, "exchange": point.exchange,
             "straggler": point.straggler, "slow_server": point.slow, "seed": seed, "jobs": point.jobs, "window": 8,
             "avg_jct_ms": 8.0 * helped * better, "makespan_ms": 16.0 * helped, "expected_avg_jct_ms": 4.0,
             "expected_makespan_ms": 8.0, "model_error": 0.25, "spread_jobs": 3, "packets": 1, "failed": None,
@@ -108,6 +109,7 @@ def test_the_summary_compares_with_first_fit_and_atp(tmp_path: Path, monkeypatch
     text = page.read_text(encoding="utf-8")
     assert "| bco-plus, ESA, both | 2.0 | 4.00 | 4.00 | 8.0 | 2.00 |" in text
     assert "| stragglers: both instead of off | 2.00 | 2.00 | 2.00 | 2.00 |" in text
+    assert "| bco-plus | ESA | 5.00 | 4.00 | 1.250 | 16.0 | 16.0 | 1.000 | 0.25 | 0.25 |" in text
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")

@@ -28,6 +28,8 @@ from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
 
 PLANNERS = ("ff", "sjf-bco", "bco-plus")
+BY_MODEL = ("sjf-bco", "bco-plus")
+"""Those that decide by the scheduler's model."""
 EXCHANGES = ("ring", "atp", "esa")
 STRAGGLERS = ("off", "both")
 
@@ -274,6 +276,7 @@ def _measure(point: JointPoint, window: int | None) -> dict[str, Any]:
     return {
         "topology": point.topology,
         "planner": point.planner,
+        "model": point.model,
         "exchange": point.exchange,
         "straggler": point.straggler,
         "slow_server": point.slow,
@@ -292,15 +295,16 @@ def _measure(point: JointPoint, window: int | None) -> dict[str, Any]:
 
 
 def all_points(quick: bool) -> list[JointPoint]:
-    """Every combination with a slow server; and without one, to judge the scheduler's model alone."""
+    """Every combination with a slow server; and without one, to judge the scheduler's model, and the paper's, alone."""
     seeds = (1, 2) if quick else (1, 2, 3, 4)
     jobs = 24 if quick else 40
 
     def points(
-        topology: str, slow: bool, planners: Sequence[str], exchanges: Sequence[str], modes: Sequence[str]
-    ) -> list[JointPoint]:
+        topology: str, slow: bool, planners: Sequence[str], exchanges: Sequence[str], modes: Sequence[str],
+        model: str = "links",
+    ) -> list[JointPoint]:  # fmt: skip
         return [
-            JointPoint(planner, exchange, mode, seeds[0], jobs, slow, quick, seeds, topology)
+            JointPoint(planner, exchange, mode, seeds[0], jobs, slow, quick, seeds, topology, model)
             for planner, exchange, mode in itertools.product(planners, exchanges, modes)
             if exchange != "ring" or mode == "off"
         ]
@@ -308,7 +312,8 @@ def all_points(quick: bool) -> list[JointPoint]:
     every = [
         *points("leaf-spine", True, PLANNERS, EXCHANGES, STRAGGLERS),
         *points("leaf-spine", False, PLANNERS, EXCHANGES, ("off",)),
+        *points("leaf-spine", False, BY_MODEL, EXCHANGES, ("off",), "paper"),
         *points("star", True, ("ff", "bco-plus"), ("atp", "esa"), STRAGGLERS),
     ]
     # Points that share a plan stand side by side: a process plans once for several.
-    return sorted(every, key=lambda point: (PLANNERS.index(point.planner), point.exchange == "ring"))
+    return sorted(every, key=lambda each: (PLANNERS.index(each.planner), each.model, each.exchange == "ring"))
