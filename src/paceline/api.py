@@ -15,11 +15,11 @@ from paceline import toml
 from paceline.core.priority import PriorityRule, priority
 from paceline.errors import UserError
 from paceline.launch import store
+from paceline.models.catalogue import DEFAULT_FLOP_PER_S
 from paceline.report.run.read import RunData
 from paceline.schedule import planning
 from paceline.schedule.inputs.cluster import Cluster
-from paceline.schedule.inputs.jobs import Job, JobEntry
-from paceline.schedule.inputs.profile import load_profile
+from paceline.schedule.inputs.jobs import Job, JobEntry, iteration_of
 from paceline.schedule.inputs.sources import ClusterSource, read_jobs
 from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Objective, Schedule
@@ -102,21 +102,27 @@ def plan(
             if isinstance(cluster, str | Path)
             else ClusterSource("cluster", dict(cluster), {})
         )
-        problem = source.problem(_jobs(jobs, source.file.cluster().gpus_total))
+        total, flop_rate = source.file.cluster().gpus_total, source.file.device.flop_rate
+        problem = source.problem(_jobs(jobs, total, flop_rate))
     chosen = by_name(policy, seed=seed, budget_s=budget_s, work=work) if isinstance(policy, str) else policy
     return planning.plan(problem, chosen, objective)
 
 
-def _jobs(given: str | Path | Iterable[Job | Mapping[str, Any]], gpus_total: int) -> tuple[Job, ...]:
+def _jobs(
+    given: str | Path | Iterable[Job | Mapping[str, Any]],
+    gpus_total: int,
+    flop_per_s: float = DEFAULT_FLOP_PER_S,
+) -> tuple[Job, ...]:
     if isinstance(given, str | Path):
-        return read_jobs(str(given), gpus_total)
+        return read_jobs(str(given), gpus_total, flop_per_s)
     jobs: list[Job] = []
     for index, job in enumerate(given):
         if isinstance(job, Job):
             jobs.append(job)
         else:
-            entry = toml.validate(dict(job), JobEntry, f"jobs[{index}]", {})
-            jobs += entry.jobs(index, load_profile(Path(entry.profile)) if entry.profile else None)
+            place = f"jobs[{index}]"
+            entry = toml.validate(dict(job), JobEntry, place, {})
+            jobs += entry.jobs(index, iteration_of(entry, Path(), place, flop_per_s))
     return tuple(jobs)
 
 

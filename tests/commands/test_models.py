@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import app, main
-from paceline.sim.models import NAMES, profile
+from paceline.models.catalogue import NAMES, profile
 
 
 def run(*arguments: str) -> str:
@@ -76,7 +76,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
 def test_importing_the_command_loads_no_engine() -> None:
     probe = (
         "import sys, paceline.commands.models;"
-        "heavy = {'numpy', 'numba', 'pydantic', 'paceline.sim.models'} & set(sys.modules);"
+        "heavy = {'numpy', 'numba', 'pydantic', 'paceline.models.catalogue'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", probe], check=True)

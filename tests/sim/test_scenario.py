@@ -8,6 +8,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES, StragglerMode, load_scenario
+from tests.commands.command_line import paceline
 from tests.sim.help.scenes import helped
 from tests.sim.scenes import job, scene
 
@@ -75,18 +76,20 @@ def test_copies_are_jobs_of_their_own_that_arrive_one_after_another() -> None:
 
 def test_keys_of_synthetic_models_are_refused_for_real_ones() -> None:
     with pytest.raises(UserError, match=r"'size' is for the synthetic models, not for 'vgg16'"):
-        scene(job(model="vgg16", layers=None)).job[0].profile(100e9)
+        scene(job(model="vgg16", layers=None)).job[0].model_profile(100e9)
 
 
 def test_a_real_model_is_fused_on_request() -> None:
-    plain, fused = (scene({"model": "resnet50", "fuse": fuse}).job[0].profile(100e9) for fuse in (0, "4 MB"))
+    plain, fused = (
+        scene({"model": "resnet50", "fuse": fuse}).job[0].model_profile(100e9) for fuse in (0, "4 MB")
+    )
     assert len(fused.layers) < len(plain.layers)
     assert all(layer.gradient_bytes >= 4_000_000 for layer in fused.layers)
     assert fused.gradient_bytes == plain.gradient_bytes
 
 
 def test_a_synthetic_model_has_the_ratio_that_was_asked_for() -> None:
-    model = scene(job(size="8 MB", ratio=2.0)).job[0].profile(10e9)
+    model = scene(job(size="8 MB", ratio=2.0)).job[0].model_profile(10e9)
     send_ns = model.gradient_bytes * 8 / 10e9 * 1e9
     assert send_ns / model.compute_ns() == pytest.approx(2.0, rel=1e-3)
 
@@ -150,3 +153,47 @@ def test_takeover_needs_parts_and_company() -> None:
     ):
         with pytest.raises(UserError, match=message):
             simulate(helped("takeover", **sections), "esa")  # type: ignore[arg-type]
+
+
+PROFILE = """\
+forward = "1 ms"
+backward = "2 ms"
+jitter = 0.05
+gradient = 3000
+layers = [{ name = "out", size = 1000, released = "0.5 ms" }, { name = "in", size = 2000, released = "2 ms" }]
+"""
+
+
+def test_a_measured_profile_stands_for_a_model(tmp_path: Path) -> None:
+    (tmp_path / "mlp.toml").write_text(PROFILE)
+    path = tmp_path / "s.toml"
+    path.write_text('[[job]]\nprofile = "mlp.toml"\nworkers = 2\n')
+    (measured,) = load_scenario(path).expanded_jobs()
+    assert measured.name == "mlp-0"
+    assert measured.jitter == 0.05
+    model = measured.model_profile(1e9)
+    # In forward order; what was released last comes first.
+    assert [layer.name for layer in model.layers] == ["in", "out"]
+    assert model.layer_gradient_bytes() == (2000, 1000)
+    assert model.backward_ns() == (1_500_000, 500_000)
+    assert sum(model.forward_ns()) == 1_000_000
+    path.write_text('[[job]]\nprofile = "mlp.toml"\njitter = 0\n')
+    assert load_scenario(path).expanded_jobs()[0].jitter == 0
+    path.write_text('[[job]]\nprofile = "mlp.toml"\nratio = 2\n')
+    with pytest.raises(UserError, match="give either profile or ratio, not both"):
+        load_scenario(path).expanded_jobs()
+
+
+def test_a_mistake_in_a_profile_has_its_own_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mlp.toml").write_text(PROFILE.replace("3000", "4000"))
+    path = tmp_path / "s.toml"
+    path.write_text('[[job]]\nprofile = "mlp.toml"\nworkers = 2\n')
+    assert paceline(monkeypatch, "simulate", str(path)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mlp.toml" in line
+    assert "one is missing or changed" in line
+    path.write_text('[[job]]\nworkers = 2\nprofile = "mlp.toml"\nmodel = "vgg16"\n')
+    assert paceline(monkeypatch, "simulate", str(path)) == 2
+    assert f"{path}:3: give either profile or model, not both" in capsys.readouterr().err

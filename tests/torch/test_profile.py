@@ -1,11 +1,13 @@
 """`paceline profile`: an unchanged script becomes a job entry; a script that does not train is told so."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from paceline.schedule.inputs.profile import load_profile
+from paceline.models.kineto import read_kineto
+from paceline.models.profile import load_profile
 from tests.commands.command_line import paceline
 
 SCRIPT = """\
@@ -55,3 +57,35 @@ def test_a_command_that_is_not_there_is_one_line(
     )
     assert code == 2
     assert "could not be run" in capsys.readouterr().err
+
+
+TRACED = """\
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with profile(
+    activities=[ProfilerActivity.CPU],
+    schedule=schedule(wait=0, warmup=1, active=3),
+    record_shapes=True,
+    on_trace_ready=lambda each: each.export_chrome_trace(sys.argv[1]),
+) as profiler:
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).square().mean().backward()
+        optimizer.step()
+        profiler.step()
+"""
+
+
+def test_a_trace_of_the_same_loop_has_the_same_gradients(tmp_path: Path) -> None:
+    """The profiler's own trace, and what is read from it."""
+    trace = tmp_path / "trace.json"
+    subprocess.run([sys.executable, "-c", TRACED, str(trace)], check=True, timeout=120)
+    seen = read_kineto(trace)
+    assert len(seen.steps) == 3
+    assert sorted(seen.sizes) == sorted(4 * count for count in (16 * 64, 64, 64 * 4, 4))
+    # The last layer's gradients are ready first.
+    assert set(seen.sizes[:2]) == {4 * 64 * 4, 4 * 4}
+    assert all(released_s > 0 for _, row in seen.steps for released_s in row)

@@ -7,7 +7,7 @@ import typer
 from paceline.commands.output import JsonFile, write_json
 
 if TYPE_CHECKING:
-    from paceline.sim.models import ModelProfile
+    from paceline.models.catalogue import ModelProfile
 
 
 def models(
@@ -15,7 +15,7 @@ def models(
     json_file: JsonFile = "",
 ) -> None:
     """List the model profiles: size, gradients, work, and time of an iteration; or one model's layers."""
-    from paceline.sim.models import NAMES, profile
+    from paceline.models.catalogue import NAMES, profile
 
     chosen = [profile(name)] if name else [profile(known) for known in NAMES]
     if json_file:
@@ -33,7 +33,7 @@ def _listing(profiles: "list[ModelProfile]") -> dict[str, Any]:
 
 
 def _as_json(model: "ModelProfile", layers: bool) -> dict[str, Any]:
-    from paceline.sim.models import DEFAULT_FLOP_PER_S
+    from paceline.models.catalogue import DEFAULT_FLOP_PER_S
 
     summary: dict[str, Any] = {
         "name": model.name,
@@ -67,7 +67,7 @@ def _print_models(profiles: "list[ModelProfile]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.sim.models import DEFAULT_FLOP_PER_S
+    from paceline.models.catalogue import DEFAULT_FLOP_PER_S
     from paceline.units import format_seconds, format_size
 
     table = Table(box=None, pad_edge=False)
@@ -97,7 +97,7 @@ def _print_layers(model: "ModelProfile") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.sim.models import DEFAULT_FLOP_PER_S
+    from paceline.models.catalogue import DEFAULT_FLOP_PER_S
     from paceline.units import format_seconds, format_size
 
     table = Table(box=None, pad_edge=False, show_footer=True)

@@ -92,8 +92,12 @@ def plan(
     if explain:
         _check_job(explain, listed)
     questions = [(change, *changed_problem(source, listed, change)) for change in what_if or []]
-    for change, changed_source, changed_jobs in questions:
+    for number, (change, changed_source, changed_jobs) in enumerate(questions):
         checked(changed_jobs, changed_source.file.cluster().gpus_total, f"--what-if {change}")
+        if changed_source.file.device != source.file.device:
+            # Jobs that name a model take another time on other devices.
+            anew, _ = _jobs(changed_source, jobs, trace, seed, limit)
+            questions[number] = (change, *changed_problem(source, anew, change))
     schedules = _run(source, listed, names, objective, seed, budget, work, "")
     best = output.best_of(schedules, objective)
     remarks += output.caps(schedules)
@@ -140,7 +144,8 @@ def _jobs(
     total = source.file.cluster().gpus_total
     if trace:
         return sources.read_trace_jobs(trace, total, seed, limit)
-    return sources.checked(sources.read_jobs(jobs, total), total, jobs)[:limit], []
+    read = sources.read_jobs(jobs, total, source.file.device.flop_rate)
+    return sources.checked(read, total, jobs)[:limit], []
 
 
 def _names(given: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from paceline.core.priority import PriorityRule
     from paceline.errors import UserError
     from paceline.sim.results import RunResult
-    from paceline.sim.scenario import Scenario
+    from paceline.sim.scenario import Scenario, ScenarioJob
 
 HELP = """Simulate training jobs that share a network, packet by packet, and compare policies.
 
@@ -155,13 +155,16 @@ def _check_target(path: Path | None) -> None:
 def _check_scenario(path: Path, scenario: "Scenario", names: list[str], overrides: tuple[str, ...]) -> None:
     """Build every run before the first starts: what does not fit is told at once, with its line."""
     from paceline.errors import JobError, SettingError, UserError
+    from paceline.models.catalogue import profile
     from paceline.sim.build.arrays import build
-    from paceline.sim.models import profile
 
     for number, job in enumerate(scenario.job):
+        if job.profile:
+            _check_profile(path, overrides, number, job)
+            continue
         try:
             profile(job.model)
-            job.profile(scenario.network.rate)
+            job.model_profile(scenario.network.rate)
         except UserError as error:
             raise _located(path, overrides, ("job", number, "model"), error.message) from None
     try:
@@ -173,6 +176,17 @@ def _check_scenario(path: Path, scenario: "Scenario", names: list[str], override
         raise _located(path, overrides, ("job", number), str(error)) from None
     except SettingError as error:
         raise _located(path, overrides, error.key, str(error)) from None
+
+
+def _check_profile(path: Path, overrides: tuple[str, ...], number: int, job: "ScenarioJob") -> None:
+    """A mistake in the profile has its own file and line; one beside it is the scenario's."""
+    from paceline.errors import SettingError
+
+    try:
+        job.settled()
+        job.model_profile(1.0)
+    except SettingError as error:
+        raise _located(path, overrides, ("job", number, "profile"), str(error)) from None
 
 
 def _number_of(scenario: "Scenario", name: str) -> int:

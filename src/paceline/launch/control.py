@@ -21,6 +21,7 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.store import FILE, Row, Store, Tell
+from paceline.schedule.inputs.jobs import Exchange
 from paceline.schedule.inputs.sources import ClusterSource
 
 KINDS = ("cancel", "priority", "pause", "unpause", "add")
@@ -60,7 +61,8 @@ def ask_to_add(folder: Path, jobs_file: Path, by: str = "") -> int:
         meta, known = store.meta(), {row["name"] for row in store.jobs()}
     source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
     ring = meta["request"]["switch"] == "none"
-    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, "ring" if ring else "in-network")
+    exchange: Exchange = "ring" if ring else "in-network"
+    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, exchange, source.file.device.flop_rate)
     for run_job in jobs:
         if run_job.job.name in known:
             raise UserError(f"the run has a job {run_job.job.name!r} already", place=str(jobs_file))

@@ -21,6 +21,7 @@ from typing import Any
 
 from paceline import toml
 from paceline.errors import UserError
+from paceline.models.catalogue import DEFAULT_FLOP_PER_S
 from paceline.schedule.inputs.jobs import Exchange, Job, JobFile, load_jobs
 
 PREFIX = "PACELINE_STATUS "
@@ -61,15 +62,18 @@ class RunJob:
 
 
 def load_run_jobs(
-    path: Path, gpus_total: int | None = None, exchange: Exchange = "ring"
+    path: Path,
+    gpus_total: int | None = None,
+    exchange: Exchange = "ring",
+    flop_per_s: float = DEFAULT_FLOP_PER_S,
 ) -> tuple[RunJob, ...]:
     """The jobs of a TOML file in its order, or one line that names the mistake.
 
-    `exchange`: how jobs whose file does not say it are expected to exchange gradients.
+    `exchange`: how jobs whose file does not say it are expected to exchange gradients. `flop_per_s`: a device's speed.
     """
     if path.suffix.lower() != ".toml":
         raise UserError("a run is described in TOML ([[jobs]] with a command)", place=str(path))
-    planned = {job.name: job for job in load_jobs(path, gpus_total)}
+    planned = {job.name: job for job in load_jobs(path, gpus_total, flop_per_s)}
     lines = toml.key_lines(toml.read_text(path))
     found = []
     for index, entry in enumerate(toml.load(path, JobFile).jobs):

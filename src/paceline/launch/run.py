@@ -136,7 +136,7 @@ def create(jobs_file: Path, cluster: str, request: RunRequest, folder: Path) -> 
     if request.warm and not request.network:
         raise UserError("ranks are forked from a warm process on an emulated network only", place="--warm")
     exchange: Exchange = "ring" if request.switch == "none" else "in-network"
-    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, exchange)
+    jobs = load_run_jobs(jobs_file, source.file.cluster().gpus_total, exchange, source.file.device.flop_rate)
     source.problem([run_job.job for run_job in jobs])
     # Before the clock of the arrivals starts: the first time ever it compiles.
     announce()

@@ -13,14 +13,15 @@ from pydantic import Field, model_validator
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import JobError, SettingError
-from paceline.sim.faults import Faults
-from paceline.sim.models import (
+from paceline.models.catalogue import (
     DEFAULT_FLOP_PER_S,
     ModelProfile,
     communication_heavy,
     computation_heavy,
     profile,
 )
+from paceline.models.profile import Profile, load_profile
+from paceline.sim.faults import Faults
 from paceline.toml import Section, load
 from paceline.units import Rate, Size, TimeNs
 
@@ -195,6 +196,8 @@ class ScenarioJob(Section):
 
     name: str = ""
     model: str = "communication-heavy"
+    profile: str = ""
+    """A file that `paceline profile` wrote, beside the scenario: instead of model, batch and speed."""
     workers: Annotated[int, Field(ge=1, le=4096)] = 8
     iterations: Count = 2
     arrival: TimeNs = 0
@@ -232,6 +235,18 @@ class ScenarioJob(Section):
             raise ValueError(f"hosts names {len(self.hosts)} places for {self.workers} workers")
         return self
 
+    def _measured(self) -> Profile:
+        for key in ("model", "batch", "flop_rate", "ratio", "size", "layers"):
+            if key in self.model_fields_set:
+                raise SettingError(f"give either profile or {key}, not both", key=("job",))
+        return load_profile(Path(self.profile))
+
+    def settled(self, **changes: object) -> "ScenarioJob":
+        """With changes, and with what its profile measured of jitter unless it is given."""
+        if self.profile and "jitter" not in self.model_fields_set:
+            changes["jitter"] = self._measured().jitter
+        return self.model_copy(update=changes)
+
     @property
     def takes_over(self) -> bool:
         return self.straggler in ("takeover", "both")
@@ -245,8 +260,11 @@ class ScenarioJob(Section):
         """Micro-batches of an iteration."""
         return self.micro_batches or (16 if self.takes_over else 1)
 
-    def profile(self, rate_bps: float) -> ModelProfile:
+    def model_profile(self, rate_bps: float) -> ModelProfile:
         """The model's layers; synthetic ones are made for the link's rate."""
+        if self.profile:
+            model = self._measured().as_model(Path(self.profile).stem)
+            return model.fused(self.fuse // 4) if self.fuse else model
         key = self.model.lower().replace("_", "-")
         synthetic = {"communication-heavy": communication_heavy, "computation-heavy": computation_heavy}
         if key in synthetic:
@@ -306,11 +324,11 @@ class Scenario(Section):
         """One job for each copy, each with a name of its own."""
         jobs: list[ScenarioJob] = []
         for number, job in enumerate(self.job):
-            name = job.name or f"{job.model}-{number}"
+            name = job.name or f"{Path(job.profile).stem if job.profile else job.model}-{number}"
             for copy in range(job.copies):
                 label = name if job.copies == 1 else f"{name}-{copy}"
                 arrival = job.arrival + copy * job.stagger
-                jobs.append(job.model_copy(update={"name": label, "arrival": arrival, "copies": 1}))
+                jobs.append(job.settled(name=label, arrival=arrival, copies=1))
         names = [job.name for job in jobs]
         for name in names:
             if names.count(name) > 1:
@@ -329,8 +347,13 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def load_scenario(path: Path, overrides: tuple[str, ...] = ()) -> Scenario:
-    """A scenario from a TOML file, with `--set` overrides."""
-    return load(path, Scenario, overrides)
+    """A scenario from a TOML file, with `--set` overrides; profiles are looked for beside the file."""
+    scenario = load(path, Scenario, overrides)
+    jobs = [
+        job.model_copy(update={"profile": str(path.parent / job.profile)}) if job.profile else job
+        for job in scenario.job
+    ]
+    return scenario.model_copy(update={"job": jobs})
 
 
 def check_help(policy: str, jobs: list[ScenarioJob]) -> None:

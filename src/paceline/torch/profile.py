@@ -4,20 +4,25 @@
     profile("resnet.toml")          # before the loop
 
 or, without a change to the script, `paceline profile -- torchrun ... train.py`. Hooks of PyTorch see the outermost
-module's forward pass (DDP's or a plain one's), the start of the backward pass, and each parameter's gradient. After
-`steps` steps, the first two left out, rank 0 writes a job entry and the hooks go.
+module's forward pass (DDP's or a plain one's), the start of the backward pass, each parameter's gradient, and the
+optimizer's step. After `steps` steps, the first two left out, rank 0 writes a job entry and the hooks go.
+
+From the optimizer's step to the start of the next backward pass nothing is sent: all of that counts as forward, with
+the loss and what the loop does between steps. How long the backward pass waits for sums does not count.
 
 What is taken: of each time the tenth percentile over the steps, as the time on an undisturbed machine; what steps take
 more than that is the jitter.
 """
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 WARM_UP = 2
 """Steps that are not counted: memory is allocated, DDP builds its buckets anew."""
@@ -38,14 +43,16 @@ class _Recorder:
         self._names: list[str] = []
         self._sizes: list[int] = []
         self._samples = 1
+        self._bucket: int | None = None
         self._seen = 0
-        self._began = self._forward_s = self._backward_from = 0.0
+        self._began = self._forward_s = self._backward_from = self._optimized = 0.0
         self._released: list[float] = []
         self._rows: list[tuple[float, list[float]]] = []
         """Of each counted step: forward seconds, and when each gradient was ready."""
         self._handles: list[Any] = [
             torch_module.register_module_forward_pre_hook(self._before_forward),
             torch_module.register_module_forward_hook(self._after_forward),
+            register_optimizer_step_pre_hook(self._before_optimizer),
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -58,13 +65,24 @@ class _Recorder:
         if first is not None:
             self._samples = int(first.shape[0])
         self._released = [0.0] * len(self._names)
-        self._began = time.perf_counter()
+        # Without an optimizer that is seen, the pass itself is all there is.
+        self._began = self._optimized or time.perf_counter()
+        self._optimized = 0.0
+
+    def _before_optimizer(self, *_: Any) -> None:
+        # A step may have several optimizers.
+        self._optimized = self._optimized or time.perf_counter()
 
     def _take_root(self, module: torch.nn.Module) -> None:
         named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         if not named:
             return
         self._root = module
+        cap = getattr(module, "bucket_bytes_cap", None)  # DistributedDataParallel's
+        self._bucket = cap if isinstance(cap, int) and cap > 0 else None
+        if (device := named[0][1].device.type) != "cpu":
+            text = f"paceline: gradients are on {device}, hooks see when work is launched; a trace tells more: --kineto"
+            print(text, file=sys.stderr, flush=True)
         for number, (name, parameter) in enumerate(named):
             self._names.append(name)
             self._sizes.append(parameter.numel() * parameter.element_size())
@@ -81,7 +99,6 @@ class _Recorder:
     def _after_forward(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         if module is not self._root or not torch.is_grad_enabled() or not self._began:
             return
-        self._forward_s = time.perf_counter() - self._began
         self._backward_from = 0.0
         for each in output if isinstance(output, tuple | list) else [output]:
             if isinstance(each, torch.Tensor) and each.requires_grad:
@@ -92,6 +109,7 @@ class _Recorder:
     def _backward_begins(self, _: torch.Tensor) -> None:
         if not self._backward_from:
             self._backward_from = time.perf_counter()
+            self._forward_s = self._backward_from - self._began
 
     def _end_step(self) -> None:
         if any(self._released):
@@ -115,34 +133,11 @@ class _Recorder:
         part.rename(self._path)
 
     def _entry(self) -> str:
-        forward_s = _low([forward for forward, _ in self._rows])
-        ready = [_low([row[i] for _, row in self._rows]) for i in range(len(self._names))]
-        totals = [forward + max(row) for forward, row in self._rows]
-        spread = (_quantile(totals, 0.9) - _low(totals)) / 0.8 / _low(totals)
-        lines = [
-            f'# Measured over {len(self._rows)} steps by "paceline profile"; layers in the order of release.',
-            f"workers = {os.environ.get('WORLD_SIZE', '1')}",
-            f"samples = {self._samples}",
-            f"steps = {len(self._rows)}",
-            f'forward = "{forward_s * 1e6:.3f} us"',
-            f'backward = "{max(ready) * 1e6:.3f} us"',
-            f"jitter = {min(spread, 10.0):.4f}",
-            f"gradient = {sum(self._sizes)}",
-        ]
-        for number in sorted(range(len(self._names)), key=lambda i: ready[i]):
-            lines += [
-                "",
-                "[[layers]]",
-                f'name = "{self._names[number]}"',
-                f"size = {self._sizes[number]}",
-                f'released = "{ready[number] * 1e6:.3f} us"',
-            ]
-        return "\n".join(lines) + "\n"
+        # Not before the loop: what reads TOML is no business of a training script.
+        from paceline.models.profile import Measured, entry_text
 
-
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[round(share * (len(values) - 1))]
-
-
-def _low(values: list[float]) -> float:
-    return _quantile(values, 0.1)
+        workers = int(os.environ.get("WORLD_SIZE", "1"))
+        seen = Measured(
+            '"paceline profile"', workers, self._samples, self._rows, self._names, self._sizes, self._bucket
+        )
+        return entry_text(seen)

@@ -5,6 +5,7 @@ import pytest
 
 from paceline import toml
 from paceline.errors import UserError
+from paceline.models.catalogue import profile
 from paceline.schedule.inputs import generate, sources
 from paceline.schedule.inputs.cluster import ClusterFile
 from paceline.schedule.inputs.generate import PAPER_MIX, PaperSetting
@@ -73,9 +74,49 @@ def test_jobs_from_toml_and_csv_are_the_same(tmp_path: Path) -> None:
     assert from_toml[1].compute_s == pytest.approx(0.004)
 
 
+def test_a_model_by_name_has_its_gradients_and_the_devices_speed(tmp_path: Path) -> None:
+    table = '[[jobs]]\nname = "a"\ngpus = 2\niterations = 10\nmodel = "resnet50"\nbatch = 32\n'
+    (job,) = load_jobs(write(tmp_path, "j.toml", table), flop_per_s=10e12)
+    assert (job,) == load_jobs(
+        write(tmp_path, "j.csv", "name,gpus,iterations,model,batch\na,2,10,ResNet-50,32\n"), flop_per_s=10e12
+    )
+    model = profile("resnet50")
+    assert job.gradient_bytes == model.gradient_bytes
+    assert job.compute_s == pytest.approx(model.compute_ns(10e12, 32) / 1e9)
+    assert sum(size for _, size in job.releases) == job.gradient_bytes
+    assert job.releases[0][1] == model.layers[-1].gradient_bytes
+    assert job.releases[-1][0] == pytest.approx(job.backward_s)
+    # Twice the speed, half the time; the model's own batch unless given.
+    (fast,) = load_jobs(write(tmp_path, "j.toml", table.replace("batch = 32\n", "")), flop_per_s=20e12)
+    assert fast.batch == model.batch
+    assert fast.compute_s == pytest.approx(model.compute_ns(20e12) / 1e9)
+
+
+def test_the_cluster_file_has_the_devices_speed(tmp_path: Path) -> None:
+    text = "[device]\nflop_rate = 12e12\n[[servers]]\ngpus = 4\n"
+    source = sources.ClusterSource.read(str(write(tmp_path, "c.toml", text)))
+    assert source.file.device.flop_rate == 12e12
+    assert source.with_changes("flop_rate=3e12").file.device.flop_rate == 3e12
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        (
+            "j.csv",
+            "gpus,iterations,model\n1,1,resnet51\n",
+            "j.csv:2: unknown model 'resnet51'; did you mean 'resnet50'",
+        ),
+        (
+            "j.csv",
+            "gpus,iterations,model,gradient\n1,1,vgg16,5\n",
+            "j.csv:2: give either model or gradient, not both",
+        ),
+        (
+            "j.toml",
+            '[[jobs]]\ngpus = 1\niterations = 1\nmodel = "gpt2"\nprofile = "p"',
+            "either profile or model",
+        ),
         ("j.toml", "jobs = []", "j.toml: the list holds no jobs"),
         ("j.csv", "gpus,iterations\n", "j.csv: the list holds no jobs"),
         ("j.csv", "", "j.csv:1: column 'gpus' is missing"),

@@ -19,7 +19,9 @@ MIXED = scene(
 
 def tables_of(scenario: Scenario) -> Tables:
     jobs = scenario.expanded_jobs()
-    return build_tables(scenario, jobs, [each.profile(scenario.network.rate) for each in jobs], priority)
+    return build_tables(
+        scenario, jobs, [each.model_profile(scenario.network.rate) for each in jobs], priority
+    )
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def tables() -> Tables:
 
 @pytest.mark.parametrize("j", range(3))
 def test_chunks_hold_every_layer_and_waste_less_than_a_packet_each(tables: Tables, j: int) -> None:
-    model = MIXED.job[j].profile(MIXED.network.rate)
+    model = MIXED.job[j].model_profile(MIXED.network.rate)
     for index, layer in enumerate(model.layers):
         room_bytes = int(tables.layers[j, index].chunks) * 4 * MIXED.network.elements
         assert 0 <= room_bytes - layer.gradient_bytes < 4 * MIXED.network.elements
@@ -38,7 +40,7 @@ def test_chunks_hold_every_layer_and_waste_less_than_a_packet_each(tables: Table
 
 @pytest.mark.parametrize("j", range(3))
 def test_the_last_layer_goes_first(tables: Tables, j: int) -> None:
-    layers = len(MIXED.job[j].profile(MIXED.network.rate).layers)
+    layers = len(MIXED.job[j].model_profile(MIXED.network.rate).layers)
     place = 0
     for index in reversed(range(layers)):
         assert tables.layers[j, index].first == place
@@ -52,14 +54,14 @@ def test_the_last_layer_goes_first(tables: Tables, j: int) -> None:
 
 
 def test_times_are_the_models(tables: Tables) -> None:
-    model = MIXED.job[1].profile(MIXED.network.rate)
+    model = MIXED.job[1].model_profile(MIXED.network.rate)
     assert tuple(tables.layers[1, : len(model.layers)].forward_ns) == model.forward_ns()
     assert tuple(tables.layers[1, : len(model.layers)].backward_ns) == model.backward_ns()
 
 
 @pytest.mark.parametrize("j", range(3))
 def test_buckets_cover_all_layers_once_in_the_order_of_release(tables: Tables, j: int) -> None:
-    layers = len(MIXED.job[j].profile(MIXED.network.rate).layers)
+    layers = len(MIXED.job[j].model_profile(MIXED.network.rate).layers)
     covered = []
     for b in range(tables.bucket_counts[j]):
         bucket = tables.buckets[j, b]
@@ -85,7 +87,7 @@ def test_segments_of_a_bucket_have_room_for_its_chunks(tables: Tables, j: int) -
 
 
 def test_buckets_are_at_least_as_big_as_asked_but_for_the_last(tables: Tables) -> None:
-    model = MIXED.job[0].profile(MIXED.network.rate)
+    model = MIXED.job[0].model_profile(MIXED.network.rate)
     for b in range(tables.bucket_counts[0] - 1):
         bucket = tables.buckets[0, b]
         held = model.layers[int(bucket.layer_low) : int(bucket.layer_high) + 1]
@@ -103,6 +105,6 @@ def test_priorities_rise_over_a_jobs_life_and_toward_its_input() -> None:
 
 def test_another_rule_fills_the_table() -> None:
     jobs = MIXED.expanded_jobs()
-    models = [each.profile(MIXED.network.rate) for each in jobs]
+    models = [each.model_profile(MIXED.network.rate) for each in jobs]
     table = build_tables(MIXED, jobs, models, lambda left_s, ratio, layer, layers: 1 + layer % 200).priorities
     assert table[0, 0, :7].tolist() == list(range(1, 8))

@@ -32,7 +32,7 @@ def lone(workers: int, size: int, iterations: int = 2, **sections: Any) -> Scena
 
 
 def compute_s(scenario: Scenario) -> float:
-    return scenario.job[0].profile(scenario.network.rate).compute_ns() * 1e-9
+    return scenario.job[0].model_profile(scenario.network.rate).compute_ns() * 1e-9
 
 
 def round_trip_s(scenario: Scenario) -> float:

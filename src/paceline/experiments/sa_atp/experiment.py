@@ -28,8 +28,8 @@ from paceline.experiments.sa_atp.points import (
 )
 from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.generated import renew, table
+from paceline.models.catalogue import profile
 from paceline.report.page import COLOURS, Page, figure_layout
-from paceline.sim.models import profile
 from paceline.sim.run import warm_up
 
 PAPER_CUT = 0.57

@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline.core.bits import mix, seed_word
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
-from paceline.sim.models import DEFAULT_FLOP_PER_S, profile
+from paceline.models.catalogue import DEFAULT_FLOP_PER_S, profile
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Network, Scenario
 

@@ -1,8 +1,8 @@
 """The cluster: servers with GPUs, in racks, their bandwidths and the memory of the rack switches.
 
-A cluster file is TOML: `[network]` (rates), `[[servers]]` (groups), optionally `[switch]` (memory for
-in-network aggregation) and `[model]` (the constants of the contention model). GPUs are numbered server
-after server, so the GPUs of one server are contiguous; everything in this package relies on that.
+A cluster file is TOML: `[network]` (rates), `[[servers]]` (groups), optionally `[device]` (a GPU's speed),
+`[switch]` (memory for in-network aggregation) and `[model]` (the constants of the contention model). GPUs are
+numbered server after server, so the GPUs of one server are contiguous; everything in this package relies on that.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from paceline.errors import UserError
+from paceline.models.catalogue import DEFAULT_FLOP_PER_S
 from paceline.toml import Section
 from paceline.units import Rate, Seconds, Size
 
@@ -75,11 +76,19 @@ class ModelSection(Section):
     slot: Annotated[Seconds, Field(gt=0)] = 60.0
 
 
+class DeviceSection(Section):
+    """The devices (GPUs), for jobs that name a model instead of times."""
+
+    flop_rate: Annotated[float, Field(gt=0)] = DEFAULT_FLOP_PER_S
+    """FLOP a second that one sustains."""
+
+
 class ClusterFile(Section):
     """The whole TOML file."""
 
     servers: Annotated[list[ServerGroup], Field(min_length=1)]
     network: ClusterNetwork = ClusterNetwork()
+    device: DeviceSection = DeviceSection()
     switch: SwitchMemory | None = None
     model: ModelSection = ModelSection()
 

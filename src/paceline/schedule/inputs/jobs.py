@@ -8,22 +8,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from paceline import toml
 from paceline.errors import UserError
+from paceline.models.catalogue import DEFAULT_FLOP_PER_S
+from paceline.models.catalogue import profile as model_profile
+from paceline.models.profile import load_profile
 from paceline.schedule.contention import parts_of
 from paceline.schedule.inputs.columns import read_rows
-from paceline.schedule.inputs.profile import Profile, load_profile
 from paceline.toml import Section
 from paceline.units import Seconds, Size
 
 Exchange = Literal["ring", "in-network"]
 
 BUCKET_BYTES = 25_000_000
-"""What a ring exchanges together."""
+"""What a ring exchanges together, unless a profile says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Job:
     """Seconds from the start of the backward pass and bytes of gradient, in the order of release."""
     jitter: float = 0.0
     """The most by which a worker's computation varies from iteration to iteration, as a share."""
+    bucket_bytes: int = BUCKET_BYTES
+    """What a ring exchanges together."""
 
     @cached_property
     def parts(self) -> tuple[list[float], list[float]]:
@@ -65,7 +69,7 @@ class Job:
             (self.backward_s * (i + 1) / self.layers, round(total / self.layers)) for i in range(self.layers)
         )
         if self.exchange == "ring":
-            releases = _in_buckets(releases)
+            releases = _in_buckets(releases, self.bucket_bytes)
         size = max(1, sum(size_bytes for _, size_bytes in releases))
         return parts_of([(time_s, size_bytes / size) for time_s, size_bytes in releases])
 
@@ -84,13 +88,13 @@ class Job:
         )
 
 
-def _in_buckets(releases: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
-    """Releases fused until each has `BUCKET_BYTES`, as DistributedDataParallel does."""
+def _in_buckets(releases: Sequence[tuple[float, int]], bucket_bytes: int) -> tuple[tuple[float, int], ...]:
+    """Releases fused until each has so many bytes, as DistributedDataParallel does."""
     buckets: list[tuple[float, int]] = []
     filled = 0
     for time_s, size_bytes in releases:
         filled += size_bytes
-        if filled >= BUCKET_BYTES:
+        if filled >= bucket_bytes:
             buckets.append((time_s, filled))
             filled = 0
     if filled or not buckets:
@@ -113,6 +117,8 @@ class JobEntry(Section):
     exchange: Exchange = "ring"
     profile: str = ""
     """A file that `paceline profile` wrote, beside the job list: instead of gradient, batch, forward and backward."""
+    model: str = ""
+    """One that `paceline models` lists: instead of gradient, forward and backward; the cluster has the speed."""
     layers: Annotated[int, Field(gt=0, le=10_000)] = 8
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
@@ -122,43 +128,68 @@ class JobEntry(Section):
     workdir: str = ""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
 
-    def jobs(self, index: int, profile: Profile | None = None) -> list[Job]:
+    def jobs(self, index: int, iteration: "Iteration | None" = None) -> list[Job]:
+        """The jobs of this entry; `iteration` as `iteration_of` gives it."""
         stem = self.name or f"job{index}"
-        if profile is not None:
-            job = Job(
-                stem,
-                self.gpus,
-                self.iterations,
-                profile.gradient,
-                forward_s=profile.forward,
-                backward_s=profile.backward,
-                arrival_s=self.arrival,
-                priority=self.priority,
-                exchange=self.exchange,
-                releases=profile.releases,
-                jitter=self.jitter or profile.jitter,
-            )
-        else:
-            job = self._job(stem)
-        if self.count == 1:
-            return [job]
-        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
-
-    def _job(self, stem: str) -> Job:
-        return Job(
+        found = iteration or Iteration(self.gradient, self.batch, self.forward, self.backward, (), 0.0)
+        job = Job(
             stem,
             self.gpus,
             self.iterations,
-            self.gradient,
-            self.batch,
-            self.forward,
-            self.backward,
+            found.gradient_bytes,
+            found.batch,
+            found.forward_s,
+            found.backward_s,
             self.arrival,
             self.priority,
             self.exchange,
             self.layers,
-            jitter=self.jitter,
+            found.releases,
+            jitter=self.jitter if "jitter" in self.model_fields_set else found.jitter,
+            bucket_bytes=found.bucket_bytes,
         )
+        if self.count == 1:
+            return [job]
+        return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
+
+
+class Iteration(NamedTuple):
+    """What an iteration of a worker computes and sends, from a profile or a model; the names are those of `Job`."""
+
+    gradient_bytes: int
+    batch: int
+    forward_s: float
+    backward_s: float
+    releases: tuple[tuple[float, int], ...]
+    jitter: float
+    bucket_bytes: int = BUCKET_BYTES
+
+
+def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -> Iteration | None:
+    """By the profile or the model that an entry names, if any; a mistake is at `place`, or in the profile's file."""
+    source = "profile" if entry.profile else "model"
+    if not entry.profile and not entry.model:
+        return None
+    for key in ("model", "gradient", "batch", "forward", "backward", "layers"):
+        if key in entry.model_fields_set and key != source and (source, key) != ("model", "batch"):
+            raise UserError(f"give either {source} or {key}, not both", place=place)
+    if entry.profile:
+        seen = load_profile(folder / entry.profile)
+        bucket = seen.bucket or BUCKET_BYTES
+        return Iteration(seen.gradient, 1, seen.forward, seen.backward, seen.releases, seen.jitter, bucket)
+    try:
+        model = model_profile(entry.model)
+    except UserError as error:
+        raise UserError(error.message, place=place) from None
+    batch = entry.batch if "batch" in entry.model_fields_set else model.batch
+    forward_s = sum(model.forward_ns(flop_per_s, batch)) / 1e9
+    releases, now_s = [], 0.0
+    for layer, backward_ns in reversed(
+        list(zip(model.layers, model.backward_ns(flop_per_s, batch), strict=True))
+    ):
+        now_s += backward_ns / 1e9
+        releases.append((now_s, layer.gradient_bytes))
+    return Iteration(model.gradient_bytes, batch, forward_s / batch, now_s, tuple(releases), 0.0)
 
 
 class JobFile(Section):
@@ -167,20 +198,24 @@ class JobFile(Section):
     jobs: list[JobEntry]
 
 
-def load_jobs(path: Path, gpus_total: int | None = None) -> tuple[Job, ...]:
+def load_jobs(
+    path: Path, gpus_total: int | None = None, flop_per_s: float = DEFAULT_FLOP_PER_S
+) -> tuple[Job, ...]:
     """The jobs of a `.toml` or `.csv` file, in its order; the place of each mistake is named.
 
-    With `gpus_total`, a job that asks for more GPUs than that is a mistake too.
+    With `gpus_total`, a job that asks for more GPUs than that is a mistake too. `flop_per_s` is the speed of a device,
+    for jobs that name a model.
     """
     if path.suffix.lower() == ".csv":
-        return _from_csv(toml.read_text(path), str(path), gpus_total)
+        entries, places = _from_csv(toml.read_text(path), str(path))
+        return _collect(entries, places, str(path), gpus_total, flop_per_s)
     lines = toml.key_lines(toml.read_text(path)) if path.exists() else {}
     entries = toml.load(path, JobFile).jobs
     places = [f"{path}:{lines.get(('jobs', i), 1)}" for i in range(len(entries))]
-    return _collect(entries, places, str(path), gpus_total)
+    return _collect(entries, places, str(path), gpus_total, flop_per_s)
 
 
-def _from_csv(text: str, name: str, gpus_total: int | None) -> tuple[Job, ...]:
+def _from_csv(text: str, name: str) -> tuple[list[JobEntry], list[str]]:
     reader, columns = read_rows(text, name, list(JobEntry.model_fields), ("gpus", "iterations"))
     entries, places = [], []
     for row in reader:
@@ -192,18 +227,22 @@ def _from_csv(text: str, name: str, gpus_total: int | None) -> tuple[Job, ...]:
             continue
         entries.append(toml.validate(given, JobEntry, place, {}))
         places.append(place)
-    return _collect(entries, places, name, gpus_total)
+    return entries, places
 
 
 def _collect(
-    entries: Sequence[JobEntry], places: Sequence[str], name: str, gpus_total: int | None
+    entries: Sequence[JobEntry],
+    places: Sequence[str],
+    name: str,
+    gpus_total: int | None,
+    flop_per_s: float,
 ) -> tuple[Job, ...]:
     if not entries:
         raise UserError("the list holds no jobs", place=name)
     jobs: list[Job] = []
     seen: dict[str, str] = {}
     for index, (entry, place) in enumerate(zip(entries, places, strict=True)):
-        for job in entry.jobs(index, _profile(entry, name, place)):
+        for job in entry.jobs(index, iteration_of(entry, Path(name).parent, place, flop_per_s)):
             if job.name in seen:
                 raise UserError(f"job {job.name!r} was already named at {seen[job.name]}", place=place)
             if job.compute_s <= 0 and (job.gradient_bytes == 0 or job.gpus == 1):
@@ -213,16 +252,6 @@ def _collect(
             seen[job.name] = place
             jobs.append(job)
     return tuple(jobs)
-
-
-def _profile(entry: JobEntry, name: str, place: str) -> Profile | None:
-    """The profile that an entry names, beside its file."""
-    if not entry.profile:
-        return None
-    for key in ("gradient", "batch", "forward", "backward", "layers"):
-        if key in entry.model_fields_set:
-            raise UserError(f"give either profile or {key}, not both", place=place)
-    return load_profile(Path(name).parent / entry.profile)
 
 
 def check_fits(jobs: Iterable[Job], gpus_total: int, place: str) -> None:

@@ -14,13 +14,21 @@ from typing import Any
 
 from paceline import toml
 from paceline.errors import UserError
+from paceline.models.catalogue import DEFAULT_FLOP_PER_S
 from paceline.schedule.inputs import generate, traces
-from paceline.schedule.inputs.cluster import ClusterFile, ClusterNetwork, ModelSection, SwitchMemory
+from paceline.schedule.inputs.cluster import (
+    ClusterFile,
+    ClusterNetwork,
+    DeviceSection,
+    ModelSection,
+    SwitchMemory,
+)
 from paceline.schedule.inputs.jobs import Job, check_fits, load_jobs
 from paceline.schedule.model import Model, Problem
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "network": tuple(ClusterNetwork.model_fields),
+    "device": tuple(DeviceSection.model_fields),
     "switch": tuple(SwitchMemory.model_fields),
     "model": tuple(ModelSection.model_fields),
 }
@@ -161,7 +169,9 @@ def _paper_data(seed: int, setting: generate.PaperSetting) -> dict[str, Any]:
     }
 
 
-def read_jobs(where: str, gpus_total: int | None = None) -> tuple[Job, ...]:
+def read_jobs(
+    where: str, gpus_total: int | None = None, flop_per_s: float = DEFAULT_FLOP_PER_S
+) -> tuple[Job, ...]:
     """A TOML or CSV file, `paper:SEED` for the paper's mix, `philly-like:SEED[:JOBS[:HOURS]]`."""
     if where.startswith("paper:"):
         return generate.paper_jobs(_numbers(where, "--jobs", "paper:SEED", 1)[0], generate.PaperSetting())
@@ -169,7 +179,7 @@ def read_jobs(where: str, gpus_total: int | None = None) -> tuple[Job, ...]:
         numbers = _numbers(where, "--jobs", "philly-like:SEED[:JOBS[:HOURS]]", 3)
         jobs = numbers[1] if len(numbers) > 1 else 200
         return generate.philly_like(numbers[0], jobs, numbers[2] if len(numbers) > 2 else 24)
-    return load_jobs(Path(where), gpus_total)
+    return load_jobs(Path(where), gpus_total, flop_per_s)
 
 
 def read_trace_jobs(

@@ -15,6 +15,7 @@ from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.switch.program import new_switches
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import SettingError
+from paceline.models.catalogue import ModelProfile
 from paceline.sim.build.tables import Tables, build_tables
 from paceline.sim.build.topology import (
     Topology,
@@ -30,7 +31,6 @@ from paceline.sim.engine.links import new_pool
 from paceline.sim.engine.world import World, new_records
 from paceline.sim.faults import Faults
 from paceline.sim.hosts.tcp import CONNECTION, SEGMENT, TRAIN_BYTES, TRAINS, open_connection
-from paceline.sim.models import ModelProfile
 from paceline.sim.scenario import Scenario, ScenarioJob, check_help
 
 SAMPLES = 1024
@@ -122,7 +122,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     """Everything for one run of `policy`."""
     scenario = scenario.for_policy(policy)
     jobs = scenario.expanded_jobs()
-    models = [job.profile(scenario.network.rate) for job in jobs]
+    models = [job.model_profile(scenario.network.rate) for job in jobs]
     sizes = _sizes(scenario, policy, jobs, check)
     topology = place_jobs(scenario, jobs, sizes.dedicated)
     scenario.faults.check({job.name: job.workers for job in jobs}, topology.hosts, topology.switches)

@@ -8,8 +8,8 @@ import numpy as np
 
 from paceline.core.priority import PriorityRule
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
+from paceline.models.catalogue import ModelProfile
 from paceline.sim.engine.world import BUCKET, LAYER, new_records
-from paceline.sim.models import ModelProfile
 from paceline.sim.scenario import Scenario, ScenarioJob
 
 PRIORITY_STEPS = 16

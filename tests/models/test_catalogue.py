@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UserError
-from paceline.sim.models import (
+from paceline.models.catalogue import (
     DEFAULT_FLOP_PER_S,
     NAMES,
     Layer,

@@ -35,6 +35,8 @@ class Layer:
     name: str
     parameters: int
     forward_flops: int
+    backward_flops: int | None = None
+    """By default `BACKWARD_OVER_FORWARD` times those of the forward pass."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -42,15 +44,20 @@ class Layer:
 
     def forward_ns(self, batch: int, flop_per_s: float = DEFAULT_FLOP_PER_S) -> int:
         """Whole nanoseconds, at least 1, of the forward pass of `batch` samples."""
-        if batch < 1 or not flop_per_s > 0:
-            raise UserError(
-                f"a batch of {batch} at {flop_per_s:g} FLOP/s takes no time; both must be positive"
-            )
-        return max(1, round(self.forward_flops * batch / flop_per_s * 1e9))
+        return _time_ns(self.forward_flops, batch, flop_per_s)
 
     def backward_ns(self, batch: int, flop_per_s: float = DEFAULT_FLOP_PER_S) -> int:
         """Whole nanoseconds, at least 1, of the backward pass of `batch` samples."""
-        return self.forward_ns(BACKWARD_OVER_FORWARD * batch, flop_per_s)
+        flops = (
+            BACKWARD_OVER_FORWARD * self.forward_flops if self.backward_flops is None else self.backward_flops
+        )
+        return _time_ns(flops, batch, flop_per_s)
+
+
+def _time_ns(flops: int, batch: int, flop_per_s: float) -> int:
+    if batch < 1 or not flop_per_s > 0:
+        raise UserError(f"a batch of {batch} at {flop_per_s:g} FLOP/s takes no time; both must be positive")
+    return max(1, round(flops * batch / flop_per_s * 1e9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,12 @@ def _synthetic(
 
 def _merged(layers: list[Layer]) -> Layer:
     name = layers[0].name if len(layers) == 1 else f"{layers[0].name}..{layers[-1].name}"
-    return Layer(name, sum(each.parameters for each in layers), sum(each.forward_flops for each in layers))
+    backward = None
+    if any(each.backward_flops is not None for each in layers):
+        backward = sum(each.backward_flops or 0 for each in layers)
+    return Layer(
+        name, sum(each.parameters for each in layers), sum(each.forward_flops for each in layers), backward
+    )
 
 
 def _conv(name: str, cin: int, cout: int, kernel: int, size_out: int, bias: bool = True) -> Layer:

@@ -1,0 +1,1 @@
+"""What a training iteration computes and sends: published models, and profiles, measured or from traces."""

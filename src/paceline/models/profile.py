@@ -1,0 +1,145 @@
+"""Profiles of jobs, as `paceline profile` writes them: times of the passes, and when which gradient is released.
+
+`Measured` is what was seen (by hooks, or in a trace), `entry_text` the TOML file of it, `Profile` that file read back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from paceline import toml
+from paceline.models.catalogue import BYTES_PER_PARAMETER, DEFAULT_FLOP_PER_S, Layer, ModelProfile
+from paceline.toml import Section
+from paceline.units import Seconds, Size
+
+
+class ProfileLayer(Section):
+    """A gradient, by the time of its release."""
+
+    name: str
+    size: Annotated[Size, Field(gt=0)]
+    released: Seconds
+    """From the start of the backward pass."""
+
+
+class Profile(Section):
+    """The whole TOML file; times of one step of one worker."""
+
+    workers: Annotated[int, Field(gt=0)] = 1
+    samples: Annotated[int, Field(gt=0)] = 1
+    """Of a step and worker."""
+    steps: Annotated[int, Field(gt=0)] = 1
+    """Measured."""
+    forward: Seconds
+    backward: Annotated[Seconds, Field(gt=0)]
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    gradient: Annotated[Size, Field(gt=0)]
+    """Of all layers together."""
+    bucket: Annotated[Size, Field(gt=0)] | None = None
+    """Bytes of gradient that are exchanged together, as DistributedDataParallel was told; by default what it does."""
+    layers: Annotated[list[ProfileLayer], Field(min_length=1)]
+    """In the order of release."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Profile":
+        total = sum(layer.size for layer in self.layers)
+        if total != self.gradient:
+            raise ValueError(
+                f"the layers have {total} bytes together, not gradient = {self.gradient}: one is missing or changed"
+            )
+        times = [layer.released for layer in self.layers]
+        if times != sorted(times):
+            raise ValueError("the layers are not in the order of their release")
+        return self
+
+    @property
+    def releases(self) -> tuple[tuple[float, int], ...]:
+        return tuple((layer.released, layer.size) for layer in self.layers)
+
+    def as_model(self, name: str) -> ModelProfile:
+        """The same as layers in forward order, for the simulator, at the default speed of a device.
+
+        A gradient's backward time is that since the release before it. Nothing tells how the forward pass is split
+        between layers: by their backward times.
+        """
+        layers: list[Layer] = []
+        before_s = 0.0
+        for layer in self.layers:
+            backward_s = layer.released - before_s
+            before_s = layer.released
+            forward_s = self.forward * backward_s / self.backward
+            flops = [round(time_s * DEFAULT_FLOP_PER_S) for time_s in (forward_s, backward_s)]
+            layers.insert(0, Layer(layer.name, max(1, round(layer.size / BYTES_PER_PARAMETER)), *flops))
+        model = ModelProfile(name, tuple(layers), 1, f"measured over {_count(self.steps)}")
+        return model.fused(self.bucket // BYTES_PER_PARAMETER) if self.bucket else model
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was seen of a training loop."""
+
+    source: str
+    """By whom, in a few words."""
+    workers: int
+    samples: int
+    steps: list[tuple[float, list[float]]]
+    """Of each step: forward seconds, and when each gradient was ready after the backward pass began."""
+    names: list[str]
+    """Of the gradients."""
+    sizes: list[int]
+    """Their bytes."""
+    bucket: int | None = None
+    """Bytes that are exchanged together, if known."""
+    unread: tuple[str, ...] = ()
+    """What could not be read, and what was taken instead."""
+
+
+def entry_text(seen: Measured) -> str:
+    """The TOML file. Of each time the tenth percentile, as if nothing disturbed; what steps take more is jitter."""
+    forward_s = _low([forward for forward, _ in seen.steps])
+    ready = [_low([row[i] for _, row in seen.steps]) for i in range(len(seen.names))]
+    totals = [forward + max(row) for forward, row in seen.steps]
+    spread = (_quantile(totals, 0.9) - _low(totals)) / 0.8 / _low(totals)
+    lines = [
+        f"# Measured over {_count(len(seen.steps))} by {seen.source}; layers in the order of release.",
+        *(f"# Not read: {each}." for each in seen.unread),
+        f"workers = {seen.workers}",
+        f"samples = {seen.samples}",
+        f"steps = {len(seen.steps)}",
+        f'forward = "{forward_s * 1e6:.3f} us"',
+        f'backward = "{max(ready) * 1e6:.3f} us"',
+        f"jitter = {min(max(spread, 0.0), 10.0):.4f}",
+        f"gradient = {sum(seen.sizes)}",
+    ]
+    if seen.bucket:
+        lines.append(f"bucket = {seen.bucket}")
+    for number in sorted(range(len(seen.names)), key=lambda i: ready[i]):
+        name = seen.names[number].replace("\\", "/").replace('"', "'")
+        lines += [
+            "",
+            "[[layers]]",
+            f'name = "{name}"',
+            f"size = {seen.sizes[number]}",
+            f'released = "{ready[number] * 1e6:.3f} us"',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[round(share * (len(values) - 1))]
+
+
+def _low(values: Sequence[float]) -> float:
+    return _quantile(values, 0.1)
+
+
+def load_profile(path: Path) -> Profile:
+    """A profile, or one line that names the file, the line and the key."""
+    return toml.load(path, Profile)
