@@ -15,6 +15,7 @@ NodeName=gpu01 Arch=x86_64 CPUTot=64 Gres=gpu:a100:4(S:0-1) State=IDLE
 NodeName=gpu02 Arch=x86_64 CPUTot=64 Gres=gpu:8 State=IDLE
 NodeName=gpu03 Arch=x86_64 CPUTot=64 Gres=gpu:a100:4,gpu:v100:2 State=MIXED
 """
+LOGIN = "NodeName=login Gres=(null)\n"
 TOPOLOGY = """\
 # leaves first
 SwitchName=leaf1 Nodes=gpu[01-02] LinkSpeed=100000000
@@ -40,8 +41,14 @@ def test_slurm_nodes_stand_in_the_racks_of_their_switches(tmp_path: Path) -> Non
     assert file.network.inter_server == 25e9
 
 
+def test_a_switch_may_name_nodes_that_were_left_out() -> None:
+    topology = TOPOLOGY.replace("Nodes=gpu03", "Nodes=gpu03,login")
+    found = discover.from_slurm(NODES + LOGIN, topology, "nodes", "topology.conf")
+    assert [node.name for node in found.nodes] == ["gpu01", "gpu02", "gpu03"]
+
+
 def test_slurm_without_a_topology_is_one_rack_and_says_so() -> None:
-    found = discover.from_slurm(NODES + "NodeName=login Gres=(null)\n", "", "nodes", "")
+    found = discover.from_slurm(NODES + LOGIN, "", "nodes", "")
     assert {node.rack for node in found.nodes} == {"rack0"}
     assert "1 nodes without GPUs" in found.notes[0]
     assert "under one switch" in found.notes[1]
@@ -55,6 +62,9 @@ def test_slurm_without_a_topology_is_one_rack_and_says_so() -> None:
         (NODES, "SwitchName=leaf1 Nodes=gpu[01-09]\n", "topology.conf:1"),
         (NODES, "SwitchName=leaf1 Nodes=gpu[3-1]\n", "topology.conf:1"),
         (NODES, "nothing\n", "topology.conf"),
+        (NODES + LOGIN, "SwitchName=leaf1 Nodes=gpu[01-03],nobody\n", "topology.conf:1"),
+        (NODES, "SwitchName=leaf1 Nodes=gpu[01-03] LinkSpeed=fast\n", "topology.conf:1"),
+        (NODES, "SwitchName=leaf1 Nodes=gpu[1-999999999999]\n", "topology.conf:1"),
     ],
 )
 def test_what_slurm_did_not_say_is_refused_with_its_place(nodes: str, topology: str, place: str) -> None:

@@ -45,7 +45,7 @@ def from_slurm(nodes_text: str, topology_text: str, nodes_place: str, topology_p
     """Nodes with GPUs, in the racks of a topology; without one, all are under one switch."""
     nodes: dict[str, Node] = {}
     notes = []
-    without = 0
+    without: set[str] = set()
     for number, line in enumerate(nodes_text.splitlines(), 1):
         if not line.strip():
             continue
@@ -57,15 +57,15 @@ def from_slurm(nodes_text: str, topology_text: str, nodes_place: str, topology_p
             )
         gpus = sum(int(count) for count in _GPUS.findall(fields.get("Gres", "")))
         if gpus == 0:
-            without += 1
+            without.add(fields["NodeName"])
             continue
         nodes[fields["NodeName"]] = Node(fields["NodeName"], gpus)
     if without:
-        notes.append(f"{without} nodes without GPUs were left out")
+        notes.append(f"{len(without)} nodes without GPUs were left out")
     if not nodes:
         raise UserError("no node has a GPU (Gres=gpu:...)", place=nodes_place)
     if topology_text:
-        notes += _put_in_racks(nodes, topology_text, topology_place, without > 0)
+        notes += _put_in_racks(nodes, topology_text, topology_place, without)
     else:
         notes.append("no topology was given: all nodes are taken to be under one switch")
     return Found(tuple(nodes.values()), tuple(notes))
@@ -75,7 +75,7 @@ def _fields(line: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in line.split() if "=" in part)
 
 
-def _put_in_racks(nodes: dict[str, Node], text: str, place: str, some_left_out: bool) -> list[str]:
+def _put_in_racks(nodes: dict[str, Node], text: str, place: str, left_out: set[str]) -> list[str]:
     notes = []
     seen: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
@@ -83,11 +83,14 @@ def _put_in_racks(nodes: dict[str, Node], text: str, place: str, some_left_out: 
         if "SwitchName" not in fields or "Switches" in fields or "Nodes" not in fields:
             continue
         # `scontrol show topology` prints LinkSpeed=1 where nobody has set it.
-        speed = int(fields.get("LinkSpeed", "1"))
+        told = fields.get("LinkSpeed", "1")
+        if not told.isdecimal():
+            raise UserError(f"LinkSpeed={told} is no number of kilobits a second", place=f"{place}:{number}")
+        speed = int(told)
         for name in expand_hosts(fields["Nodes"], f"{place}:{number}"):
+            if name in left_out:
+                continue
             if name not in nodes:
-                if some_left_out:
-                    continue
                 raise UserError(f"node {name!r} is not among the nodes", place=f"{place}:{number}")
             seen.add(name)
             rate_bps = speed * 1e3 if speed > 1 else None
@@ -114,6 +117,8 @@ def expand_hosts(text: str, place: str) -> list[str]:
         for span in match.group(2).split(","):
             low, _, high = span.partition("-")
             high = high or low
+            if len(high) > 6:
+                raise UserError(f"{span!r} in {part!r} is more than a million nodes", place=place)
             if not low.isdigit() or not high.isdigit() or int(high) < int(low):
                 raise UserError(f"{span!r} in {part!r} is no range of numbers", place=place)
             names += [
