@@ -1,6 +1,7 @@
 """How long planning takes, against jobs and GPUs: `python -m benchmarks.scheduler`.
 
-Rows: a size and a policy, with the time to plan, and how it grew from the row before. The peer measured in
+Rows: a size and a policy, with the time to plan, and how it grew from the size before: `growth` is the exponent, 1 if
+twice the jobs take twice the time. The peer measured in
 the same run is list scheduling, the cheapest policy that places every job: `times_ls` is the ratio to it.
 The evaluator's speed is given as job events (a start or an end each) a second on the plan of the size.
 Rows come for both models, the paper's and that of shared links; `times_paper` is the second's time over the first's.
@@ -9,6 +10,7 @@ Rows come for both models, the paper's and that of shared links; `times_paper` i
 import argparse
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ from paceline.schedule.policies import by_name
 SIZES = ((160, 0), (500, 500), (1000, 1000), (2000, 2000), (5000, 4000), (10_000, 8_000))
 """Jobs and GPUs; 0 GPUs is the paper's own setting."""
 POLICIES = ("ls", "ff", "rand", "sjf-bco", "bco-plus")
-GOALS = {(160, 0): 0.5, (2000, 2000): 10.0, (10_000, 8_000): 120.0}
+GOALS = {(160, 0): 0.5, (2000, 2000): 10.0, (10_000, 8_000): 60.0}
 
 
 def build(jobs: int, gpus: int, seed: int = 0) -> Problem:
@@ -78,6 +80,7 @@ def measure(
     planning.warm_up()
     rows: list[dict[str, Any]] = []
     paper_s: dict[tuple[int, int, str], float] = {}
+    before: dict[tuple[str, str], tuple[int, float]] = {}
     for (jobs, gpus), model in itertools.product(sizes, models):
         problem = by_model(build(jobs, gpus), model)
         events = evaluator_events_per_s(problem)
@@ -86,6 +89,8 @@ def measure(
             schedule = planning.plan(problem, by_name(name))
             base_s = schedule.plan_s if name == "ls" else base_s
             first_s = paper_s.setdefault((jobs, gpus, name), schedule.plan_s)
+            growth = growth_of(before.get((model, name)), (jobs, schedule.plan_s))
+            before[model, name] = jobs, schedule.plan_s
             rows.append(
                 {
                     "jobs": jobs,
@@ -93,6 +98,7 @@ def measure(
                     "model": model,
                     "policy": name,
                     "plan_s": schedule.plan_s,
+                    "growth": growth,
                     "times_ls": schedule.plan_s / base_s if base_s else None,
                     "times_paper": None if model == "paper" else schedule.plan_s / first_s,
                     "makespan": schedule.makespan_s,
@@ -105,18 +111,27 @@ def measure(
     return rows
 
 
+def growth_of(before: tuple[int, float] | None, now: tuple[int, float]) -> float | None:
+    """The exponent of time over jobs, between two sizes."""
+    if before is None or now[0] <= before[0]:
+        return None
+    return math.log(now[1] / before[1]) / math.log(now[0] / before[0])
+
+
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows for a person."""
     lines = [
-        "  jobs   gpus  model  policy       plan s   x LS  x paper   goal s   gap to bound   evaluator events/s"
+        "  jobs   gpus  model  policy       plan s  growth   x LS  x paper   goal s   gap to bound"
+        "   evaluator events/s"
     ]
     for row in rows:
         ratio = f"{row['times_ls']:.3g}" if row["times_ls"] else "-"
         times = f"{row['times_paper']:.2f}" if row["times_paper"] else ""
         goal = f"{row['goal_s']:g}" if row["goal_s"] else ""
+        growth = "" if row["growth"] is None else f"{row['growth']:.2f}"
         lines.append(
             f"{row['jobs']:>6} {row['gpus']:>6}  {row['model']:<5}  {row['policy']:<10}"
-            f" {row['plan_s']:>8.3f} {ratio:>6} {times:>8}"
+            f" {row['plan_s']:>8.3f} {growth:>7} {ratio:>6} {times:>8}"
             f" {goal:>8} {row['gap']:>14.1%} {row['evaluator_events_per_s']:>20,.0f}"
         )
     return "\n".join(lines)
