@@ -1,6 +1,7 @@
 """A plan as a scenario: same hosts, same times, fewer packets; and what cannot be run is said."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +27,8 @@ def schedule(exchange: str = "in-network", other: str = "in-network") -> Schedul
     return timeline.judge(problem, Plan(np.arange(3), gpus, np.zeros(3), [""] * 3, {}), "by hand")
 
 
-def test_times_stay_and_packets_shrink() -> None:
-    scenario = scenario_of(schedule())
+def test_times_stay_and_packets_shrink(tmp_path: Path) -> None:
+    scenario = scenario_of(schedule(), tmp_path)
     first = scenario.job[0]
     assert first.size is not None
     assert first.size <= PACKETS_AN_ITERATION * 1024
@@ -38,6 +39,20 @@ def test_times_stay_and_packets_shrink() -> None:
     assert scenario.policies == ["esa"]
 
 
+def test_jobs_from_a_profile_keep_their_layers_and_times(tmp_path: Path) -> None:
+    plan = schedule()
+    releases = ((0.001, 90_000_000), (0.02, 10_000_000))
+    jobs = (replace(plan.problem.jobs[0], releases=releases), *plan.problem.jobs[1:])
+    scenario = scenario_of(replace(plan, problem=replace(plan.problem, jobs=jobs)), tmp_path)
+    model = scenario.job[0].model_profile(scenario.network.rate)
+    assert model.backward_ns() == pytest.approx((19e6, 1e6), rel=1e-3)
+    assert sum(model.forward_ns()) == pytest.approx(10e6, rel=1e-3)
+    last, first = model.layer_gradient_bytes()
+    assert first == pytest.approx(9 * last, rel=1e-3)
+    assert first + last <= PACKETS_AN_ITERATION * 1024 + 8
+    assert scenario.job[1].profile == ""
+
+
 def test_predictions_hold_on_a_small_plan() -> None:
     compared = compare(schedule())
     assert [each.servers for each in compared] == [4, 4, 1]
@@ -45,6 +60,6 @@ def test_predictions_hold_on_a_small_plan() -> None:
         assert abs(each.error) < 0.15
 
 
-def test_both_exchanges_at_once_are_refused() -> None:
+def test_both_exchanges_at_once_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be run together"):
-        scenario_of(schedule(other="ring"))
+        scenario_of(schedule(other="ring"), tmp_path)

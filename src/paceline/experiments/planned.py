@@ -5,11 +5,15 @@ leaves times as they are, and jobs run a part of their iterations, all by the sa
 """
 
 import math
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
+from paceline.models.profile import Measured, entry_text
+from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.plan import Schedule
 from paceline.schedule.why import ByModel
 from paceline.sim.run import simulate
@@ -48,10 +52,28 @@ class Compared:
         }
 
 
+def _write_profile(path: Path, job: Job, smaller: float) -> Path:
+    """The job's gradients, smaller, at their own times; a ring waits for whole buckets."""
+    released = [max(time_s, 1e-9) for time_s, _ in job.releases]
+    sizes = [max(64, round(size_bytes / smaller)) for _, size_bytes in job.releases]
+    seen = Measured(
+        "a plan",
+        job.gpus,
+        job.batch,
+        [(job.forward_s * job.batch, released)],
+        [str(number) for number in range(len(sizes))],
+        sizes,
+        max(4, round(job.bucket_bytes / smaller)) if job.exchange == "ring" else None,
+    )
+    path.write_text(entry_text(seen), encoding="utf-8")
+    return path
+
+
 def compare(schedule: Schedule, seed: int = 0) -> list[Compared]:
     """Every job of the plan, in its order."""
-    scenario = scenario_of(schedule)
-    result = simulate(scenario, scenario.policies[0], seed=seed)
+    with tempfile.TemporaryDirectory(prefix="paceline-plan-") as folder:
+        scenario = scenario_of(schedule, Path(folder))
+        result = simulate(scenario, scenario.policies[0], seed=seed)
     if result.failed is not None:
         raise UserError(f"the packet simulation did not end: {result.failed}", place="--packets")
     iterations = {job.name: job.iterations for job in scenario.job}
@@ -83,11 +105,13 @@ class ByPackets:
         first_s = min(each.start_s for each in schedule.placements)
         began = {each.job: each.start_s - first_s for each in schedule.placements}
         jobs = tuple(replace(job, arrival_s=began[job.name]) for job in problem.jobs)
-        scenario = scenario_of(replace(schedule, problem=replace(problem, jobs=jobs)), self.packets)
-        if not memory_limits:
-            roomy = scenario.switch.model_copy(update={"slots": ROOMY_SLOTS})
-            scenario = scenario.model_copy(update={"switch": roomy})
-        result = simulate(scenario, scenario.policies[0], seed=self.seed)
+        with tempfile.TemporaryDirectory(prefix="paceline-plan-") as folder:
+            changed = replace(schedule, problem=replace(problem, jobs=jobs))
+            scenario = scenario_of(changed, Path(folder), self.packets)
+            if not memory_limits:
+                roomy = scenario.switch.model_copy(update={"slots": ROOMY_SLOTS})
+                scenario = scenario.model_copy(update={"switch": roomy})
+            result = simulate(scenario, scenario.policies[0], seed=self.seed)
         if result.failed is not None:
             raise UserError(f"the packet simulation did not end: {result.failed}", place="--packets")
         name = self.model.problem.jobs[self.model.j].name
@@ -97,8 +121,11 @@ class ByPackets:
         return ((mine.jct_s or 0.0) - mine.waited_s) / asked.iterations * iterations
 
 
-def scenario_of(schedule: Schedule, packets: int = PACKETS) -> Scenario:
-    """The plan as a scenario: hosts of each job, and who goes before whom on each GPU."""
+def scenario_of(schedule: Schedule, folder: Path, packets: int = PACKETS) -> Scenario:
+    """The plan as a scenario: hosts of each job, and who goes before whom on each GPU.
+
+    Jobs from a profile or a model keep their own layers and times, as profiles in the folder.
+    """
     problem = schedule.problem
     cluster = problem.cluster
     if schedule.preempts:
@@ -135,10 +162,16 @@ def scenario_of(schedule: Schedule, packets: int = PACKETS) -> Scenario:
                 "iterations": max(ITERATIONS_MIN, round(job.iterations * share)),
                 "arrival": job.arrival_s * share,
                 "after": sorted(before),
-                "size": size,
-                "ratio": size * 8 / rate_bps / max(job.compute_s, 1e-9),
-                "layers": job.layers,
                 "jitter": job.jitter,
+                **(
+                    {"profile": str(_write_profile(folder / f"{j}.toml", job, smaller))}
+                    if job.releases
+                    else {
+                        "size": size,
+                        "ratio": size * 8 / rate_bps / max(job.compute_s, 1e-9),
+                        "layers": job.layers,
+                    }
+                ),
             }
         )
     racks = int(cluster.rack_of.max()) + 1
