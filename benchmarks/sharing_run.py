@@ -83,9 +83,7 @@ def measure(setting: Setting) -> Measured:
 
 def _run(setting: Setting, star: namespaces.Star, children: Children, folder: Path) -> Measured:
     token = secrets.token_hex(16)
-    switches = (
-        _start_switches(setting, star, children, folder, token) if setting.backend == "paceline" else []
-    )
+    switches = start_switches(setting, star, children, folder, token) if setting.backend == "paceline" else []
     racks = [host * setting.racks // HOSTS for host in range(HOSTS)]
     names = []
     common = {
@@ -109,7 +107,7 @@ def _run(setting: Setting, star: namespaces.Star, children: Children, folder: Pa
             spec = {**common, "worker": worker, "rack": racks[worker], "job": job, "name": name}
             (folder / f"spec-{name}").write_text(json.dumps(spec), encoding="utf-8")
             command = [sys.executable, "-m", "benchmarks.sharing_rank", str(folder / f"spec-{name}")]
-            environment = {**os.environ, **_rank_environment(star, worker, job, switches, token)}
+            environment = {**os.environ, **rank_environment(star, worker, job, switches, token)}
             children.start(name, namespaces.inside(star.workers[worker], command), environment)
     _await(children, folder, [f"ready{j}-{w}" for j in range(setting.jobs) for w in range(HOSTS)], _START_S)
     (folder / "go").touch()
@@ -139,7 +137,7 @@ def _measured(setting: Setting, results: list[dict[str, Any]], cores: float) -> 
     return Measured(steps, wrong, sum(each["fallbacks"] for each in counters) / max(1, got), cores)
 
 
-def _start_switches(
+def start_switches(
     setting: Setting, star: namespaces.Star, children: Children, folder: Path, token: str
 ) -> list[str]:
     """One switch at the hub; or one for each rack, under an upper one. Where workers find them."""
@@ -174,7 +172,7 @@ def _await_switch(star: namespaces.Star, children: Children, name: str, place: s
     raise ChildError(f"the switch did not come up{children.last_words(name)}")
 
 
-def _rank_environment(
+def rank_environment(
     star: namespaces.Star, worker: int, job: int, switches: list[str], token: str
 ) -> dict[str, str]:
     return {

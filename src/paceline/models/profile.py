@@ -93,16 +93,22 @@ class Measured:
     """Their bytes."""
     bucket: int | None = None
     """Bytes that are exchanged together, if known."""
+    own_s: tuple[float, ...] = ()
+    """Of each step what varies by itself, with no wait for others in it; empty: all of it does."""
     unread: tuple[str, ...] = ()
     """What could not be read, and what was taken instead."""
 
 
 def entry_text(seen: Measured) -> str:
-    """The TOML file. Of each time the tenth percentile, as if nothing disturbed; what steps take more is jitter."""
+    """The TOML file. Of each time the tenth percentile, as if nothing disturbed; what steps take more is jitter.
+
+    Jitter is taken as even, and its width from the quartiles: a step that waited for a busy machine is not the rule.
+    """
     forward_s = _low([forward for forward, _ in seen.steps])
     ready = [_low([row[i] for _, row in seen.steps]) for i in range(len(seen.names))]
     totals = [forward + max(row) for forward, row in seen.steps]
-    spread = (_quantile(totals, 0.9) - _low(totals)) / 0.8 / _low(totals)
+    own = seen.own_s or totals
+    spread = (_quantile(own, 0.75) - _quantile(own, 0.25)) / 0.5 / _low(totals)
     lines = [
         f"# Measured over {_count(len(seen.steps))} by {seen.source}; layers in the order of release.",
         *(f"# Not read: {each}." for each in seen.unread),

@@ -8,7 +8,8 @@ module's forward pass (DDP's or a plain one's), the start of the backward pass, 
 optimizer's step. After `steps` steps, the first two left out, rank 0 writes a job entry and the hooks go.
 
 From the optimizer's step to the start of the next backward pass nothing is sent: all of that counts as forward, with
-the loss and what the loop does between steps. How long the backward pass waits for sums does not count.
+the loss and what the loop does between steps. How long the backward pass waits for sums does not count. Jitter is that
+of the passes alone: between steps a loop may wait for its other ranks.
 
 What is taken: of each time the tenth percentile over the steps, as the time on an undisturbed machine; what steps take
 more than that is the jitter.
@@ -46,6 +47,8 @@ class _Recorder:
         self._bucket: int | None = None
         self._seen = 0
         self._began = self._forward_s = self._backward_from = self._optimized = 0.0
+        self._pass_from = self._pass_s = 0.0
+        self._passes: list[float] = []
         self._released: list[float] = []
         self._rows: list[tuple[float, list[float]]] = []
         """Of each counted step: forward seconds, and when each gradient was ready."""
@@ -66,7 +69,8 @@ class _Recorder:
             self._samples = int(first.shape[0])
         self._released = [0.0] * len(self._names)
         # Without an optimizer that is seen, the pass itself is all there is.
-        self._began = self._optimized or time.perf_counter()
+        self._pass_from = time.perf_counter()
+        self._began = self._optimized or self._pass_from
         self._optimized = 0.0
 
     def _before_optimizer(self, *_: Any) -> None:
@@ -110,12 +114,14 @@ class _Recorder:
         if not self._backward_from:
             self._backward_from = time.perf_counter()
             self._forward_s = self._backward_from - self._began
+            self._pass_s = self._backward_from - self._pass_from
 
     def _end_step(self) -> None:
         if any(self._released):
             self._seen += 1
             if self._seen > WARM_UP:
                 self._rows.append((self._forward_s, self._released))
+                self._passes.append(self._pass_s + max(self._released))
         self._backward_from = 0.0
         if len(self._rows) >= self._steps:
             self._write()
@@ -138,6 +144,7 @@ class _Recorder:
 
         workers = int(os.environ.get("WORLD_SIZE", "1"))
         seen = Measured(
-            '"paceline profile"', workers, self._samples, self._rows, self._names, self._sizes, self._bucket
-        )
+            '"paceline profile"', workers, self._samples, self._rows, self._names, self._sizes, self._bucket,
+            tuple(self._passes),
+        )  # fmt: skip
         return entry_text(seen)
