@@ -9,9 +9,10 @@
   neighbours on different links seldom send together: what counts is whether any of them sends.
 - **Ring.** 2 (k - 1) steps over k servers, two messages a step under way (`sim/hosts/ring.py`): a step takes as long as
   its bytes or, if they are few, as a round trip; and a bucket waits for all of its gradients.
-- **Memory.** ESA holds an aggregator from the first to the last contribution, which is short; ATP for a round trip
-  through its server; SwitchML has a pool, split evenly between all jobs. What finds none goes to one server's link
-  k times; a pool that is smaller than a round trip's packets limits the rate.
+- **Memory.** ESA holds an aggregator from the first to the last contribution: senders are as far apart as their windows
+  let them, about a round trip to the switch; ATP for a round trip through its server; SwitchML has a pool, split evenly
+  between all jobs. What finds none goes to one server's link k times; a pool smaller than a round trip's packets limits
+  the rate.
 
 Everything is a pure function of numbers; `kernels.py` walks over jobs and links. Times are in units, rates in bytes a
 unit. The constants were set by reasoning and held against packets (`paceline reproduce fidelity`).
@@ -116,11 +117,8 @@ def sending(
         pool = max(1.0, float(np.floor(network.slots / 2.0 / network.jobs)))
         return max(time, size / network.payload / pool * round_trip(network, 2 * across, network.rate))
     if kind == ATP or kind == ESA:
-        window = (
-            network.rate
-            * round_trip(network, (4 if kind == ATP else 2) * across, network.rate)
-            / network.payload
-        )
+        held = round_trip(network, (4 if kind == ATP else 2) * across, network.rate)
+        window = network.rate * held / network.payload
         # Chunks of a job stand side by side: another's are in their way where the two rows overlap.
         found = min(1.0, network.slots / window) * np.exp(-(holders - 1.0) * window / network.slots)
         time = max(time, size / network.rate * (1.0 + (servers - 1.0) * (1.0 - found)))
