@@ -9,7 +9,8 @@ optimizer's step. After `steps` steps, the first two left out, rank 0 writes a j
 
 From the optimizer's step to the start of the next backward pass nothing is sent: all of that counts as forward, with
 the loss and what the loop does between steps. How long the backward pass waits for sums does not count. Jitter is that
-of the passes alone: between steps a loop may wait for its other ranks.
+of the passes alone, since between steps a loop may wait for its other ranks; and without a GPU that of the processor
+time, since ranks that were put on one machine to be measured wait for its processors.
 
 What is taken: of each time the tenth percentile over the steps, as the time on an undisturbed machine; what steps take
 more than that is the jitter.
@@ -47,6 +48,8 @@ class _Recorder:
         self._bucket: int | None = None
         self._seen = 0
         self._began = self._forward_s = self._backward_from = self._optimized = 0.0
+        self._clock = time.thread_time
+        """For jitter."""
         self._pass_from = self._pass_s = 0.0
         self._passes: list[float] = []
         self._released: list[float] = []
@@ -69,8 +72,8 @@ class _Recorder:
             self._samples = int(first.shape[0])
         self._released = [0.0] * len(self._names)
         # Without an optimizer that is seen, the pass itself is all there is.
-        self._pass_from = time.perf_counter()
-        self._began = self._optimized or self._pass_from
+        self._began = self._optimized or time.perf_counter()
+        self._pass_from = self._clock()
         self._optimized = 0.0
 
     def _before_optimizer(self, *_: Any) -> None:
@@ -85,6 +88,7 @@ class _Recorder:
         cap = getattr(module, "bucket_bytes_cap", None)  # DistributedDataParallel's
         self._bucket = cap if isinstance(cap, int) and cap > 0 else None
         if (device := named[0][1].device.type) != "cpu":
+            self._clock = time.perf_counter
             text = f"paceline: gradients are on {device}, hooks see when work is launched; a trace tells more: --kineto"
             print(text, file=sys.stderr, flush=True)
         for number, (name, parameter) in enumerate(named):
@@ -97,6 +101,7 @@ class _Recorder:
         def hook(_: torch.Tensor) -> None:
             if self._backward_from and number < len(self._released):
                 self._released[number] = time.perf_counter() - self._backward_from
+                self._pass_s = self._clock() - self._pass_from
 
         return hook
 
@@ -114,14 +119,13 @@ class _Recorder:
         if not self._backward_from:
             self._backward_from = time.perf_counter()
             self._forward_s = self._backward_from - self._began
-            self._pass_s = self._backward_from - self._pass_from
 
     def _end_step(self) -> None:
         if any(self._released):
             self._seen += 1
             if self._seen > WARM_UP:
                 self._rows.append((self._forward_s, self._released))
-                self._passes.append(self._pass_s + max(self._released))
+                self._passes.append(self._pass_s)
         self._backward_from = 0.0
         if len(self._rows) >= self._steps:
             self._write()
