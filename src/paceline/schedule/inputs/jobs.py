@@ -128,10 +128,10 @@ class JobEntry(Section):
     workdir: str = ""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
 
-    def jobs(self, index: int, iteration: "Iteration | None" = None) -> list[Job]:
+    def jobs(self, index: int, iteration: "IterationWork | None" = None) -> list[Job]:
         """The jobs of this entry; `iteration` as `iteration_of` gives it."""
         stem = self.name or f"job{index}"
-        found = iteration or Iteration(self.gradient, self.batch, self.forward, self.backward, (), 0.0)
+        found = iteration or IterationWork(self.gradient, self.batch, self.forward, self.backward, (), 0.0)
         job = Job(
             stem,
             self.gpus,
@@ -153,7 +153,7 @@ class JobEntry(Section):
         return [replace(job, name=f"{stem}-{i}") for i in range(self.count)]
 
 
-class Iteration(NamedTuple):
+class IterationWork(NamedTuple):
     """What an iteration of a worker computes and sends, from a profile or a model; the names are those of `Job`."""
 
     gradient_bytes: int
@@ -165,7 +165,7 @@ class Iteration(NamedTuple):
     bucket_bytes: int = BUCKET_BYTES
 
 
-def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -> Iteration | None:
+def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -> IterationWork | None:
     """By the profile or the model that an entry names, if any; a mistake is at `place`, or in the profile's file."""
     source = "profile" if entry.profile else "model"
     if not entry.profile and not entry.model:
@@ -176,7 +176,9 @@ def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -
     if entry.profile:
         seen = load_profile(folder / entry.profile)
         bucket = seen.bucket or BUCKET_BYTES
-        return Iteration(seen.gradient, 1, seen.forward, seen.backward, seen.releases, seen.jitter, bucket)
+        return IterationWork(
+            seen.gradient, 1, seen.forward, seen.backward, seen.releases, seen.jitter, bucket
+        )
     try:
         model = model_profile(entry.model)
     except UserError as error:
@@ -189,7 +191,7 @@ def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -
     ):
         now_s += backward_ns / 1e9
         releases.append((now_s, layer.gradient_bytes))
-    return Iteration(model.gradient_bytes, batch, forward_s / batch, now_s, tuple(releases), 0.0)
+    return IterationWork(model.gradient_bytes, batch, forward_s / batch, now_s, tuple(releases), 0.0)
 
 
 class JobFile(Section):
