@@ -186,7 +186,7 @@ def _check_profile(path: Path, overrides: tuple[str, ...], number: int, job: "Sc
         job.settled()
         job.model_profile(1.0)
     except SettingError as error:
-        raise _located(path, overrides, ("job", number, "profile"), str(error)) from None
+        raise _located(path, overrides, ("job", number, "profile"), error.message) from None
 
 
 def _number_of(scenario: "Scenario", name: str) -> int:
