@@ -16,7 +16,8 @@ from paceline.launch import control
 from paceline.launch import run as launch
 from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.protocol import MARK
-from paceline.launch.store import Row, Store
+from paceline.launch.store import Row, Store, read_run
+from paceline.launch.why import of_run
 
 LIMIT_S = 120.0
 PLANNERS: "list[subprocess.Popen[str]]" = []
@@ -257,5 +258,8 @@ def assert_steered(scene: Scene, launcher: str, env: Mapping[str, str] | None = 
     assert scene.starts() == {"long": 1, "kept": 1, "added": 1}
     (row,) = [row for row in scene.rows("jobs") if row["name"] == "added"]
     assert row["priority"] == row["spec"]["job"]["priority"] == 4
+    for name in ("kept", "long", "later"):
+        found = of_run(read_run(scene.run_dir), name)
+        assert abs(sum(part.seconds for part in found.parts) - found.total_s) < 1e-6, found
     for attempt in scene.rows("attempts"):
         assert_nothing_left(attempt["token"])

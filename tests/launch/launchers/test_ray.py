@@ -8,6 +8,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.launch import run as launch
+from paceline.launch.doctor import Wanted, examine
 from paceline.launch.launchers import ray as launcher_module
 from paceline.launch.launchers.ray import nodes_of
 from tests.launch.scenes import (
@@ -213,3 +214,8 @@ def test_nodes_are_named_by_what_only_they_have() -> None:
 def test_a_run_is_steered(rig: Rig, address: str, tmp_path: Path) -> None:
     assert_steered(Scene(tmp_path, SERVERS), "ray", {"RAY_ADDRESS": address})
     assert rig.left() == []
+
+
+def test_the_doctor_reaches_it(address: str) -> None:
+    (found,) = [each for each in examine(Wanted(launcher="ray", address=address)) if each.what == "Ray"]
+    assert found.state == "ok", found.text

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.launch import run as launch
+from paceline.launch.doctor import Wanted, examine
 from paceline.launch.launchers import slurm as launcher_module
 from tests.launch.scenes import (
     Quiet,
@@ -278,3 +279,9 @@ def test_newer_versions_of_the_queue_are_read() -> None:
 @needs_slurm
 def test_a_run_is_steered(slurm: Slurm, tmp_path: Path) -> None:
     assert_steered(Scene(tmp_path, SERVERS), "slurm")
+
+
+@needs_slurm
+def test_the_doctor_reaches_it(slurm: Slurm) -> None:
+    (found,) = [each for each in examine(Wanted(launcher="slurm")) if each.what == "Slurm"]
+    assert found.state == "ok", found.text
