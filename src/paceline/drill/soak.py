@@ -32,6 +32,8 @@ RANKS = 2
 MEMORY_GROWTH_MAX = 1.25
 """Resident memory at the end, over that after the beginning."""
 SETTLE_S = 60.0
+START_S = 900.0
+"""Until a switch answers: the first one on a busy machine compiles."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class SoakReport:
     slots_left: float = -1.0
     jobs_left: float = -1.0
     problems: list[str] = field(default_factory=list)
+
+
+class SoakError(Exception):
+    """The soak could not go on, in one line."""
 
 
 class Soak:
@@ -124,15 +130,15 @@ class Soak:
     def _control(self) -> ControlPlane:
         return ControlPlane("127.0.0.1", self._port, self._token.read_text(encoding="utf-8"), 5.0)
 
-    def _await_switch(self, limit_s: float = 300.0) -> None:
+    def _await_switch(self, limit_s: float = START_S) -> None:
         until = time.monotonic() + limit_s
         while True:
             try:
                 self._control.text("/healthz")
                 return
-            except ControlError:
+            except ControlError as error:
                 if time.monotonic() > until:
-                    raise
+                    raise SoakError(f"no switch: {error.reason}; its log is in {self.out}") from None
                 time.sleep(0.2)
 
     def _start_job(self, job: str, name: str, env: dict[str, str]) -> dict[str, subprocess.Popen[bytes]]:
@@ -204,7 +210,7 @@ class Soak:
     def _check_alive(self, ranks: dict[str, subprocess.Popen[bytes]]) -> None:
         for name, process in ranks.items():
             if process.poll() is not None:
-                raise RuntimeError(f"{name} ended with {process.returncode}; its log is in {self.out}")
+                raise SoakError(f"{name} ended with {process.returncode}; its log is in {self.out}")
 
     def _note(self, ranks: dict[str, subprocess.Popen[bytes]], where: dict[str, ProcessFigures]) -> None:
         processes = {**ranks, **({"switch": self._switch} if self._switch else {})}
@@ -280,7 +286,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/soak"))
     given: Any = parser.parse_args(arguments)
-    report = Soak(given.out, given.minutes, given.seed).run()
+    soak = Soak(given.out, given.minutes, given.seed)
+    try:
+        report = soak.run()
+    except SoakError as error:
+        print(f"soak: {error}", file=sys.stderr)
+        return EXIT_FAILED
     text = json.dumps(asdict(report), indent=1)
     (given.out / "report.json").write_text(text + "\n", encoding="utf-8")
     print(text)
