@@ -15,12 +15,14 @@ class Told:
 
     def __init__(self) -> None:
         self.ports: list[tuple[int, ...]] = []
+        self.fresh: list[bool] = []
         self.suspicions = 0
         self.uses_switch = True
         self.epoch = 0
 
-    def use_switch(self, host: str, ports: tuple[int, ...]) -> None:
+    def use_switch(self, host: str, ports: tuple[int, ...], job: int, fresh: bool) -> None:
         self.ports.append(tuple(ports))
+        self.fresh.append(fresh)
 
     def suspect_switch(self, reason: str = "") -> None:
         self.suspicions += 1
@@ -90,6 +92,7 @@ def test_a_membership_comes_back_to_a_restarted_switch() -> None:
         with running_switch(port=port) as switch:
             _until(lambda: bool(told.ports))
             assert told.ports[-1] == tuple(switch.switch.ports)
+            assert told.fresh == [True]
             assert member.admission.job == admission.job
             assert switch.control.renew(admission)
     finally:

@@ -11,6 +11,7 @@ local KINDS = {
   [1] = "gradient", [2] = "partial", [3] = "result", [4] = "reminder",
   [5] = "pull", [6] = "answer", [7] = "query", [8] = "ack", [9] = "nack",
   [10] = "receipt", [11] = "has", [12] = "leaves", [13] = "report", [14] = "role",
+  [15] = "path",
 }
 local HEADER_BYTES = 64
 local MAGIC = 0x5041
@@ -62,6 +63,12 @@ local WORDS = {
     window = ProtoField.uint16("paceline.report.window", "Window of the worker"),
   },
   role = { mask = ProtoField.uint64("paceline.role.leaders", "Leaders", base.HEX) },
+  path = {
+    chunk = ProtoField.uint64("paceline.path.oldest", "All results below"),
+    index = ProtoField.uint32("paceline.path.number", "Number of the message"),
+    window = ProtoField.uint16("paceline.path.reason", "Why it has left the switch"),
+    offer = ProtoField.uint32("paceline.path.state", "Whether it uses the switch"),
+  },
 }
 
 local fields = {}

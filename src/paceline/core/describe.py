@@ -60,6 +60,7 @@ KIND_PATHS = {
     wire.LEAVES: ("worker", "worker", "no"),
     wire.REPORT: ("worker", "coordinator", "no"),
     wire.ROLE: ("coordinator", "worker", "no"),
+    wire.PATH: ("worker", "worker", "no"),
 }
 KIND_FIELDS = {
     wire.RECEIPT: {
@@ -76,6 +77,15 @@ KIND_FIELDS = {
     },
     wire.ROLE: {
         "mask": ("leaders", "workers that lead in this epoch, one bit each; none: all, without help"),
+    },
+    wire.PATH: {
+        "chunk": ("oldest", "all results below this are here"),
+        "index": ("number", "counts up; what was said before is not heard any more"),
+        "window": ("reason", "why it has left the switch"),
+        "offer": (
+            "state",
+            "0: uses it, 1: cannot, 2: waits for others or for a proof, 3: has proved it both ways",
+        ),
     },
 }
 """What the fields of messages between hosts are called where they are not what their name says."""

@@ -39,9 +39,10 @@ HAS = 11
 LEAVES = 12
 REPORT = 13
 ROLE = 14
+PATH = 15
 BETWEEN_HOSTS = RECEIPT
 """From this kind on messages go from host to host, name their receiver in `custodian`, and are about no one chunk."""
-KIND_LAST = ROLE
+KIND_LAST = PATH
 KIND_NAMES = {
     GRADIENT: "gradient: a contribution, or a rack's sum on its way up; the switch may aggregate it",
     PARTIAL: "partial: a sum on its way to its custodian; switches forward it untouched",
@@ -57,6 +58,7 @@ KIND_NAMES = {
     LEAVES: "leaves: the same, of a worker that waits to close; the receiver answers with what it has",
     REPORT: "report: how far a worker is, for the coordinator",
     ROLE: "role: the coordinator says which epoch it is and who leads in it; answered by a report",
+    PATH: "path: whether a worker uses the switch, could, or cannot and why; all leave it and return together",
 }
 
 ECN = 1

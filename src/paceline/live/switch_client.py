@@ -50,6 +50,8 @@ class Admission:
     epoch: int
     name: str
     workers: int
+    instance: str = ""
+    """Names this run of the switch: another one has forgotten what went before."""
     request: dict[str, Any] = field(default_factory=dict)
     """What was asked for, to ask again after a restart."""
 
@@ -109,9 +111,9 @@ class ControlPlane:
         return self._admission(request, self.call("POST", "/v1/jobs", request))
 
     def readmit(self, admission: Admission, epoch: int | None = None, rack: int | None = None) -> Admission:
-        """The same job, id and key: after a restart of the switch, or at the switch of another rack.
+        """The same job and key: after a restart of the switch, or at the switch of another rack.
 
-        Any worker may ask, several may.
+        Any worker may ask, several may. The number is another one where a newcomer has the old one by now.
         """
         if rack is not None:
             admission = replace(admission, request={**admission.request, "rack": rack})
@@ -163,6 +165,7 @@ class ControlPlane:
                 epoch=int(answer.get("epoch", 0)),
                 name=str(request["name"]),
                 workers=int(request["workers"]),
+                instance=str(answer.get("instance", "")),
                 request={k: v for k, v in request.items() if k not in ("job", "key", "epoch")},
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -222,7 +225,7 @@ class SwitchUser(Protocol):
     @property
     def epoch(self) -> int: ...
 
-    def use_switch(self, host: str, ports: tuple[int, ...]) -> None: ...
+    def use_switch(self, host: str, ports: tuple[int, ...], job: int, fresh: bool) -> None: ...
 
     def suspect_switch(self, reason: str = "") -> None: ...
 
@@ -283,9 +286,10 @@ class Membership:
                 self._agent.suspect_switch(str(error))
             self.last_error = str(error)
             return False
+        fresh = admission.instance != self.admission.instance
         with self._lock:
             self.admission = admission
             self.readmissions += 1
             self.last_error = ""
-        self._agent.use_switch(admission.host, admission.shards)
+        self._agent.use_switch(admission.host, admission.shards, admission.job, fresh)
         return True

@@ -99,9 +99,31 @@ def test_a_job_is_admitted_again_after_a_restart_and_no_other_in_its_place(switc
         status, answer = ask(switch.port, "POST", "/v1/jobs", request, token=TOKEN)
         assert (status, answer["job"], answer["key"], answer["epoch"]) == (201, 2, "11" * 16, 7)
     assert switch.switch.threads[0].shard.switch.jobs[0, 2].epoch == 7
-    status, answer = ask(switch.port, "POST", "/v1/jobs", {**request, "key": "22" * 16}, token=TOKEN)
-    assert (status, answer["error"]) == (409, "job 2 is another job here")
+    status, answer = ask(switch.port, "POST", "/v1/jobs", {**request, "workers": 2}, token=TOKEN)
+    assert (status, answer["error"]) == (409, "job 2 has 3 workers here")
     assert ask(switch.port, "DELETE", "/v1/jobs/2", key="11" * 16)[0] == 200
+
+
+def test_a_job_whose_number_a_newcomer_has_is_admitted_under_another_and_by_all_its_workers(
+    switch: Running,
+) -> None:
+    status, newcomer = ask(switch.port, "POST", "/v1/jobs", {"name": "newcomer", "workers": 1}, token=TOKEN)
+    assert status == 201
+    request = {"name": "old", "workers": 2, "job": newcomer["job"], "key": "22" * 16}
+    old = [ask(switch.port, "POST", "/v1/jobs", request, token=TOKEN) for _ in range(2)]
+    assert [status for status, _ in old] == [201, 201]
+    number = old[0][1]["job"]
+    assert number == old[1][1]["job"] != newcomer["job"]
+    assert ask(switch.port, "POST", f"/v1/jobs/{number}/lease", {}, key="22" * 16)[0] == 200
+    assert ask(switch.port, "POST", f"/v1/jobs/{newcomer['job']}/lease", {}, key=newcomer["key"])[0] == 200
+    # A switch with fewer places than the one before has another number for it too.
+    status, answer = ask(
+        switch.port, "POST", "/v1/jobs", {**request, "job": 9, "key": "33" * 16}, token=TOKEN
+    )
+    assert status == 201
+    assert answer["job"] < switch.switch.options.jobs_max
+    for job, key in ((newcomer["job"], newcomer["key"]), (number, "22" * 16), (answer["job"], "33" * 16)):
+        assert ask(switch.port, "DELETE", f"/v1/jobs/{job}", key=key)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -121,7 +143,7 @@ def test_a_job_is_admitted_again_after_a_restart_and_no_other_in_its_place(switc
         ({"name": "x", "workers": 1, "priority_max": 256}, "priority_max is 256"),
         ({"name": "x", "workers": 1, "job": 1}, "'job' and 'key' belong together"),
         ({"name": "x", "workers": 1, "job": 1, "key": "xyz"}, "32 hexadecimal digits"),
-        ({"name": "x", "workers": 1, "job": 4, "key": "11" * 16}, "job is 4, not within 0..3"),
+        ({"name": "x", "workers": 1, "job": -1, "key": "11" * 16}, "job is -1, not within 0..65535"),
     ],
 )
 def test_bad_requests_are_told_in_a_sentence(switch: Running, body: Any, told: str) -> None:

@@ -31,6 +31,7 @@ from paceline.live.agent.state import (
     BY_SWITCH,
     CLOSED,
     COMMAND_CUSTODIANS,
+    COMMAND_FORGIVE,
     COMMAND_PROBE,
     COMMAND_SWITCH,
     DISAGREED,
@@ -253,14 +254,19 @@ class Agent:
 
     # --- the switch ------------------------------------------------------------------------------------------
 
-    def use_switch(self, host: str, ports: Sequence[int]) -> None:
-        """There is a switch (again) that has admitted the job: use it as soon as it answers."""
+    def use_switch(self, host: str, ports: Sequence[int], job: int | None = None, fresh: bool = True) -> None:
+        """There is a switch that has admitted the job, as number `job`: use it as soon as all have proved it.
+
+        `fresh`: it is another one, or it was started anew; that the one before had to be left is forgotten.
+        """
         if not 0 < len(ports) <= SHARDS_MAX:
             raise UserError(f"from 1 to {SHARDS_MAX} ports", place="use_switch")
         address = resolve(host)
         self._loop.switch[: len(ports)] = [pack_address(address, port) for port in ports]
         self._control.shards = len(ports)
-        self._command(COMMAND_SWITCH)
+        if job is not None:
+            self._control.next_job = job
+        self._command(COMMAND_SWITCH | (COMMAND_FORGIVE if fresh else 0))
 
     def without_switch(self, reason: str = "asked to") -> None:
         """Use custodians only, until `use_switch`."""

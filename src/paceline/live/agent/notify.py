@@ -33,6 +33,7 @@ from paceline.live.agent.state import (
     NO_FAILURE,
     PATH_NAMES,
     REASONS,
+    REASONS_OF_OTHERS,
     SWITCH_SILENT,
     TIMED_OUT,
     Loop,
@@ -133,7 +134,10 @@ class Notifier:
         event = self._loop.events[at]
         moment = time.time() - (time.monotonic_ns() - int(event.time_ns)) / 1e9
         if int(event.code) == EVENT_PATH:
-            path, reason = PATH_NAMES[int(event.value)], REASONS[int(event.reason)]
+            path, worker = PATH_NAMES[int(event.value)], int(event.worker)
+            reason = REASONS[int(event.reason)]
+            if worker >= 0:
+                reason = REASONS_OF_OTHERS[int(event.reason)].format(worker)
             text = f"{self._name}: contributions now go by the {path}: {reason}"
             return {"time": moment, "event": "path", "path": path, "reason": reason, "text": text}
         if int(event.code) == EVENT_SLOW:
@@ -197,7 +201,7 @@ def describe_status(config: AgentConfig, loop: Loop, events: list[dict[str, Any]
         "failed": int(control.failed) != NO_FAILURE,
         "worker": config.worker,
         "workers": config.workers,
-        "job": config.job,
+        "job": int(control.job),
         "under_way": int(control.head) - int(control.tail),
         "window": float(window_of(sender)),
         "window_own": float(sender.window),

@@ -1,13 +1,19 @@
 """Which way contributions go: by the switch, or straight to custodians; when to change, and when to give up.
 
-A switch says nothing while a worker is late, so silence alone proves nothing: an agent that waits asks (a query that
-a living switch brings back). No answer for `silence_ns`, asked at least three times: the switch is taken for dead,
-everything under way goes to the custodians, and each change is an event. From then on the agent goes on asking;
-when every shard answers, new contributions go by the switch again. Workers decide for themselves: masks make every
-mixture of the two ways exact.
+A switch says nothing while a worker is late, so silence alone proves nothing: an agent that waits asks, with queries
+that a living switch brings back, one of them of full size. Only what came back of full size, and results of that
+size, prove the way there and back; other packets of the switch prove the way here alone. No proof for
+`silence_ns`, asked at least three times: everything under way goes to the custodians, and each change is an event.
+
+**Together.** Masks make every mixture of the two ways exact, but a mixture is slow: each sum waits for a reminder. So
+a worker that cannot use the switch says so to the others, with what it knows of the reason, and they leave it too. On
+the custodians' way all go on asking the switch, and tell each other; when each of them has proved it anew, both ways
+and with packets of full size, new contributions go by the switch again. Who was told by Python to do without it
+(`COMMAND_CUSTODIANS`) tells nobody.
 
 A switch can answer and be of no use: where a standstill (`core.progress`) has lasted for `_SLOW_NS` on the way by
-the switch, it is left as if it were dead. It is not tried again for `hold_off_ns`, nor is one that was left again
+the switch, it is left as if it were dead; so it is where hardly any results came for so long, and most questions to
+the switch were lost. It is not tried again for `hold_off_ns`, nor is one that was left again
 within `_FORGIVEN_NS` of the return to it, for whatever reason; twice as long each further time.
 """
 
@@ -20,33 +26,44 @@ from paceline.core.sender import program as sending
 from paceline.core.sender.program import NEVER_NS
 from paceline.core.wire import LEAVES, PULL
 from paceline.live.agent.receive import pull
-from paceline.live.agent.send import ping_switch, send_small, shard_of, tell_done
+from paceline.live.agent.send import ping_switch, send_small, shard_of, tell_done, tell_path
 from paceline.live.agent.state import (
     BECAUSE_ANSWERS,
     BECAUSE_ASKED,
+    BECAUSE_DOWN,
+    BECAUSE_LOSSY,
+    BECAUSE_NARROW,
     BECAUSE_SILENT,
     BECAUSE_SLOW,
+    BECAUSE_UP,
     BY_CUSTODIANS,
     BY_SWITCH,
+    CANNOT,
     COMMAND_CUSTODIANS,
+    COMMAND_FORGIVE,
     COMMAND_PROBE,
     COMMAND_SWITCH,
     EVENT_PATH,
     EVENT_SLOW,
+    HAS_PROVED,
     NO_FAILURE,
     PATH_CHANGES,
     RESULTS,
     STANDSTILLS,
     SWITCH_SILENT,
     TIMED_OUT,
+    WAITS_TO_USE,
     Loop,
 )
 from paceline.live.agent.tensors import fail, note
 
 _ASKS_BEFORE_DEATH = 3
+_PINGS_A_SILENCE = 8
+_PING_SLOW_NS = 125_000_000
+_ASKS_BEFORE_LOSS = 6
 _TURNS_OF_SILENCE = 10
 _TELL_EVERY_NS = 20_000_000
-_SLOW_NS = 4_000_000_000
+_SLOW_NS = 1_500_000_000
 _FORGIVEN_NS = 60_000_000_000
 _HOLD_OFF_DOUBLES = 5
 
@@ -61,9 +78,13 @@ def handle_command(loop: Loop, now_ns: int) -> None:
         control.switch_allowed = 0
         if control.path == BY_SWITCH:
             change_path(loop, BY_CUSTODIANS, BECAUSE_ASKED, now_ns)
+    if command & COMMAND_FORGIVE:
+        control.leaves = 0
     if command & COMMAND_SWITCH:
         control.switch_allowed = 1
-        control.leaves = 0
+        control.job = control.next_job
+        loop.senders.state[0].job = control.job
+        loop.custodians.state[0].job = control.job
         control.ping_due_ns = now_ns
         control.source = 0
     if command & COMMAND_PROBE:
@@ -71,13 +92,15 @@ def handle_command(loop: Loop, now_ns: int) -> None:
 
 
 @compiled_apart
-def change_path(loop: Loop, path: int, reason: int, now_ns: int) -> None:
-    """Another way from now on; what went to a dead switch goes again."""
+def change_path(loop: Loop, path: int, reason: int, now_ns: int, worker: int = -1) -> None:
+    """Another way from now on, for our own reason or that of `worker`; what went to a dead switch goes again."""
     control = loop.control[0]
     control.path = path
     if path == BY_CUSTODIANS and reason != BECAUSE_ASKED:
         stayed_ns = now_ns - control.path_since_ns
-        control.leaves = leaves_after(control.leaves, reason == BECAUSE_SLOW, stayed_ns)
+        was_slow = reason == BECAUSE_SLOW or reason == BECAUSE_LOSSY
+        control.leaves = leaves_after(control.leaves, was_slow, stayed_ns)
+    control.left_because = reason if path == BY_CUSTODIANS else 0
     control.path_since_ns = now_ns
     control.waiting_since_ns = now_ns
     control.pings = 0
@@ -86,15 +109,24 @@ def change_path(loop: Loop, path: int, reason: int, now_ns: int) -> None:
     loop.custodians.state[0].reminders = 1 if path == BY_SWITCH and control.reminds != 0 else 0
     if path == BY_CUSTODIANS:
         sending.change_epoch(loop.senders, 0, loop.senders.state[0].epoch)
-    note(loop, EVENT_PATH, path, reason, now_ns)
+    note(loop, EVENT_PATH, path, reason, now_ns, worker)
+
+
+@compiled_inner
+def _proved_ns(loop: Loop) -> int:
+    """When the shard that was proved longest ago was: both ways, with a packet of full size."""
+    proved = NEVER_NS
+    for shard in range(loop.control[0].shards):
+        proved = min(proved, loop.shard_proved[shard])
+    return int(proved)
 
 
 @compiled_inner
 def _heard_ns(loop: Loop) -> int:
-    """When the shard that has been silent longest was last heard."""
-    heard = NEVER_NS
+    """When anything last came from the switch."""
+    heard = 0
     for shard in range(loop.control[0].shards):
-        heard = min(heard, loop.shard_heard[shard])
+        heard = max(heard, loop.shard_heard[shard])
     return int(heard)
 
 
@@ -104,32 +136,103 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
     control = loop.control[0]
     if control.shards == 0 or control.switch_allowed == 0 or control.failed != NO_FAILURE:
         return int(NEVER_NS)
-    if control.path == BY_SWITCH and loop.senders.state[0].unfinished == 0:
+    silence_ns = max(control.silence_ns, _TURNS_OF_SILENCE * control.step_ns)
+    every_ns = silence_ns // 4
+    proved_ns = _proved_ns(loop)
+    if control.path != BY_SWITCH:
+        return _seek_switch(loop, proved_ns, now_ns)
+    if control.pool == 0:
+        peer = _who_cannot(loop)
+        if peer >= 0:
+            _follow(loop, peer, now_ns - proved_ns < 2 * every_ns, now_ns)
+            return now_ns
+    if loop.senders.state[0].unfinished == 0:
         control.waiting_since_ns = now_ns
         control.pings = 0
         return int(NEVER_NS)
-    heard_ns = _heard_ns(loop)
-    silence_ns = max(control.silence_ns, _TURNS_OF_SILENCE * control.step_ns)
-    every_ns = silence_ns // 4
-    since_ns = max(heard_ns, control.waiting_since_ns)
-    if control.path == BY_SWITCH:
-        if now_ns < since_ns + every_ns:
-            control.pings = 0
+    since_ns = max(proved_ns, control.waiting_since_ns)
+    slow = loop.progress[0].slow_since_ns != 0
+    if now_ns < since_ns + every_ns:
+        control.pings = 0
+        if not slow:
             return int(since_ns + every_ns)
-        if control.pings >= _ASKS_BEFORE_DEATH and now_ns >= since_ns + silence_ns:
-            _switch_is_dead(loop, now_ns)
-            return now_ns
-    elif now_ns < _held_until_ns(control):
-        return int(_held_until_ns(control))
-    elif heard_ns > control.path_since_ns and now_ns - heard_ns < 2 * every_ns:
-        change_path(loop, BY_SWITCH, BECAUSE_ANSWERS, now_ns)
-        return int(now_ns + every_ns)
+    if control.pings >= _ASKS_BEFORE_DEATH and now_ns >= since_ns + silence_ns:
+        _switch_is_dead(loop, silence_ns, now_ns)
+        return now_ns
     if now_ns >= control.ping_due_ns:
-        # On the way back the switch is asked as often as ever, however slow this machine was once.
-        control.ping_due_ns = now_ns + (every_ns if control.path == BY_SWITCH else control.silence_ns // 4)
+        wait_ns = silence_ns // _PINGS_A_SILENCE
+        control.ping_due_ns = now_ns + (min(wait_ns, _PING_SLOW_NS) if slow else wait_ns)
         control.pings += 1
         ping_switch(loop)
+    if now_ns < since_ns + silence_ns:
+        return int(min(control.ping_due_ns, since_ns + silence_ns))
     return int(control.ping_due_ns)
+
+
+@compiled_apart
+def _seek_switch(loop: Loop, proved_ns: int, now_ns: int) -> int:
+    """On the custodians' way: prove the switch, tell the others, and return with them; when to look again."""
+    control = loop.control[0]
+    # The switch is asked as often as ever, however slow this machine was once.
+    every_ns = control.silence_ns // 4
+    held_until_ns = _held_until_ns(control)
+    state = CANNOT if control.left_because != 0 else WAITS_TO_USE
+    if proved_ns > control.path_since_ns and now_ns - proved_ns < 2 * every_ns and now_ns >= held_until_ns:
+        state = HAS_PROVED
+        control.left_because = 0
+        if _nobody_waits(loop):
+            change_path(loop, BY_SWITCH, BECAUSE_ANSWERS, now_ns)
+            return int(now_ns + every_ns)
+    if now_ns >= control.ping_due_ns:
+        control.ping_due_ns = now_ns + every_ns
+        _tell_all(loop, state)
+        if now_ns >= held_until_ns:
+            ping_switch(loop)
+    return int(control.ping_due_ns)
+
+
+@compiled_inner
+def _who_cannot(loop: Loop) -> int:
+    """A worker that says it cannot use the switch, or -1."""
+    for peer in range(loop.control[0].workers):
+        if loop.peer_path[peer] == CANNOT:
+            return peer
+    return -1
+
+
+@compiled_inner
+def _nobody_waits(loop: Loop) -> bool:
+    """Can all others, as far as they have told, use the switch?"""
+    waits = False
+    for peer in range(loop.control[0].workers):
+        waits |= loop.peer_path[peer] == CANNOT or loop.peer_path[peer] == WAITS_TO_USE
+    return not waits
+
+
+@compiled_apart
+def _tell_all(loop: Loop, state: int) -> None:
+    control = loop.control[0]
+    for peer in range(control.workers):
+        if peer != control.worker:
+            tell_path(loop, peer, state)
+
+
+@compiled_apart
+def _follow(loop: Loop, peer: int, proved: bool, now_ns: int) -> None:
+    """Another worker cannot use the switch: this one leaves it too, and notes whose packets are lost on which way."""
+    reason, worker = loop.peer_reason[peer], peer
+    sender = loop.senders.state[0]
+    if reason == BECAUSE_SILENT:
+        ahead = sender.oldest > loop.peer_oldest[peer]
+        if proved or (ahead and sender.unfinished == 0):
+            # Results that we have and it has not hold its contribution: that one arrived.
+            reason = BECAUSE_DOWN if ahead else BECAUSE_UP
+        elif sender.unfinished > 0:
+            # We wait too, and nothing comes back: the switch is gone for everyone.
+            worker = -1
+    change_path(loop, BY_CUSTODIANS, reason, now_ns, worker)
+    loop.control[0].left_because = 0
+    loop.control[0].ping_due_ns = now_ns
 
 
 @compiled
@@ -166,17 +269,46 @@ def watch_progress(loop: Loop, now_ns: int) -> int:
     if cause != GOOD:
         loop.counters[STANDSTILLS] += 1
         note(loop, EVENT_SLOW, cause, control.path, now_ns)
-    if control.path == BY_SWITCH and control.pool == 0 and slow_ns(progress, now_ns) >= _SLOW_NS:
-        change_path(loop, BY_CUSTODIANS, BECAUSE_SLOW, now_ns)
+    if progress.slow_since_ns == 0:
+        control.asked = control.answered = 0
+    patience_ns = max(_SLOW_NS, _TURNS_OF_SILENCE * control.step_ns)
+    if control.path == BY_SWITCH and control.pool == 0 and slow_ns(progress, now_ns) >= patience_ns:
+        _leave(loop, BECAUSE_SLOW, now_ns)
+    elif control.path == BY_SWITCH and control.pool == 0 and _loses_questions(loop, patience_ns, now_ns):
+        loop.counters[STANDSTILLS] += 1
+        _leave(loop, BECAUSE_LOSSY, now_ns)
     return int(max(now_ns, progress.since_ns) + LOOK_EVERY_NS)
 
 
+@compiled_inner
+def _loses_questions(loop: Loop, patience_ns: int, now_ns: int) -> bool:
+    """Slow for long, and most questions of full size do not come back? Those of a worker that waits for others do."""
+    control, since_ns = loop.control[0], loop.progress[0].slow_since_ns
+    lost = control.asked >= _ASKS_BEFORE_LOSS * control.shards and 2 * control.answered < control.asked
+    return bool(lost and since_ns != 0 and now_ns - since_ns >= patience_ns)
+
+
 @compiled_apart
-def _switch_is_dead(loop: Loop, now_ns: int) -> None:
-    if loop.control[0].pool != 0:
+def _switch_is_dead(loop: Loop, silence_ns: int, now_ns: int) -> None:
+    """Nothing of full size comes back. What else came of late tells where it is lost."""
+    control = loop.control[0]
+    reason = BECAUSE_SILENT
+    if now_ns - control.echo_ns < silence_ns // 2:
+        reason = BECAUSE_NARROW
+    elif now_ns - _heard_ns(loop) < silence_ns // 2:
+        reason = BECAUSE_UP
+    if control.pool != 0:
         fail(loop, SWITCH_SILENT, now_ns)
     else:
-        change_path(loop, BY_CUSTODIANS, BECAUSE_SILENT, now_ns)
+        _leave(loop, reason, now_ns)
+
+
+@compiled_apart
+def _leave(loop: Loop, reason: int, now_ns: int) -> None:
+    """This worker cannot use the switch: it goes by custodians, and the others are told at once."""
+    change_path(loop, BY_CUSTODIANS, reason, now_ns)
+    _tell_all(loop, CANNOT)
+    loop.control[0].ping_due_ns = now_ns
 
 
 @compiled_inner

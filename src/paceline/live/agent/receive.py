@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.auth import is_genuine
+from paceline.core.bits import NO_BITS
 from paceline.core.custodian import program as custody
 from paceline.core.sender import program as sending
 from paceline.core.wire import (
@@ -22,6 +23,7 @@ from paceline.core.wire import (
     NACK,
     OK,
     PARTIAL,
+    PATH,
     PULL,
     QUERY,
     REPORT,
@@ -40,10 +42,14 @@ from paceline.live.agent.send import (
     shard_of,
     take_partial,
     tell_done,
+    tell_path,
 )
 from paceline.live.agent.state import (
     ANSWERS,
+    BECAUSE_LAST,
+    BECAUSE_SILENT,
     BY_SWITCH,
+    CANNOT,
     COUNT_UNKNOWN,
     DROP_CHUNK,
     DROP_COUNT,
@@ -55,7 +61,9 @@ from paceline.live.agent.state import (
     DROP_SOURCE,
     DROP_TAG,
     DROP_WORKER,
+    HAS_PROVED,
     PULLS_HEARD,
+    USES,
     Loop,
 )
 from paceline.live.agent.tensors import take_result
@@ -74,23 +82,24 @@ def take_segment(loop: Loop, segment: Any, now_ns: int) -> None:
     if code != OK:
         loop.counters[DROP_HEADER + code] += 1
         return
-    if packet.job != control.job:
-        loop.counters[DROP_JOB] += 1
-        return
     if segment.source != control.source:
         _find_source(loop, segment.source)
     if control.source_shard < 0 and control.source_peer < 0:
         loop.counters[DROP_SOURCE] += 1
         return
     if not is_genuine(control.key0, control.key1, data, segment.start, segment.length, control.full != 0):
-        loop.counters[DROP_TAG] += 1
+        loop.counters[DROP_TAG if packet.job == control.job else DROP_JOB] += 1
         return
+    # The key says whose it is. The number is the switch's, which may have given the job another one.
+    packet.job = control.job
     if not _is_possible(loop, packet):
         return
     packet.flag &= FLAGS_OF_HOSTS
     payload = loop.inbox.cells[0].buffer + segment.start + HEADER_BYTES
     if control.source_shard >= 0:
         loop.shard_heard[control.source_shard] = now_ns
+        if packet.kind == RESULT and packet.count == control.elements and control.path == BY_SWITCH:
+            loop.shard_proved[control.source_shard] = now_ns
     elif packet.kind == PARTIAL or packet.kind == ANSWER or packet.kind == QUERY or _pulls_all(packet):
         loop.peer_direct[control.source_peer] = now_ns
     if packet.kind == RESULT:
@@ -150,15 +159,21 @@ def _take_other(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
     control = loop.control[0]
     kind = packet.kind
     if kind == PARTIAL or kind == ANSWER or kind == QUERY:
+        if kind == QUERY and packet.mask == NO_BITS and packet.worker == control.worker:
+            # A question of our own that came back: the switch is alive, and both ways carry packets of this size.
+            if control.source_shard >= 0:
+                if packet.count == control.elements:
+                    loop.shard_proved[control.source_shard] = now_ns
+                    control.answered += 1
+                control.echo_ns = now_ns
+            return
         if packet.custodian != control.worker or control.pool != 0:
-            # A query of our own that came back: the switch is alive, and nothing else.
             if kind != QUERY:
                 loop.counters[DROP_KIND] += 1
             return
         if kind == QUERY and packet.worker == control.worker:
-            # Where our contribution is, the switch does not know. Without a bit it was to see that the switch lives.
-            if packet.mask:
-                ask_own(loop, packet, now_ns)
+            # Where our contribution is, the switch does not know.
+            ask_own(loop, packet, now_ns)
             return
         _at_custodian(loop, packet, payload, now_ns)
     elif kind == PULL:
@@ -186,8 +201,24 @@ def _take_words(loop: Loop, packet: Any, peer: int, now_ns: int) -> None:
         take_report(loop, packet, peer)
     elif kind == ROLE and watch.helps != 0 and peer == COORDINATOR:
         hear_role(loop, packet, now_ns)
+    elif kind == PATH:
+        _hear_path(loop, packet, peer)
     else:
         loop.counters[DROP_KIND] += 1
+
+
+@compiled_apart
+def _hear_path(loop: Loop, packet: Any, peer: int) -> None:
+    """Whether another worker can use the switch; `path` looks at it before the next packet goes."""
+    if packet.index <= loop.peer_said[peer]:
+        return
+    loop.peer_said[peer] = packet.index
+    loop.peer_path[peer] = min(packet.offer, HAS_PROVED)
+    loop.peer_reason[peer] = packet.window if packet.window <= BECAUSE_LAST else BECAUSE_SILENT
+    loop.peer_oldest[peer] = packet.chunk
+    if packet.offer > CANNOT and loop.control[0].path == BY_SWITCH:
+        # It waits for us, who did not wait for it.
+        tell_path(loop, peer, USES)
 
 
 @compiled_apart

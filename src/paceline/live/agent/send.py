@@ -24,6 +24,7 @@ from paceline.core.wire import (
     HEADER_BYTES,
     NACK,
     PARTIAL,
+    PATH,
     QUERY,
     RESULT,
     clear,
@@ -111,15 +112,24 @@ def blank(loop: Loop, packet: Any, kind: int, chunk: int) -> None:
 
 @compiled_apart
 def ping_switch(loop: Loop) -> None:
-    """Ask every shard whether it is there: a query to the own custodian, which a living switch brings back."""
-    packet = loop.packets[2]
+    """Ask every shard whether it is there: a query to the own custodian, which a living switch brings back.
+
+    One without payload, and one of full size: a path that carries the first alone is of no use.
+    """
     for shard in range(loop.control[0].shards):
-        start = make_room(loop.out, HEADER_BYTES)
-        if start < 0:
-            return
-        blank(loop, packet, QUERY, 0)
-        if dispatch(loop.out, start, finish(loop.out, packet, start), loop.switch[shard]):
-            loop.counters[PINGS] += 1
+        for full in range(2):
+            count = full * loop.control[0].elements
+            size = HEADER_BYTES + 4 * count
+            start = make_room(loop.out, size)
+            if start < 0:
+                return
+            packet = loop.packets[2]
+            blank(loop, packet, QUERY, 0)
+            packet.count = count
+            loop.outbox.data[start + HEADER_BYTES : start + size] = 0
+            if dispatch(loop.out, start, finish(loop.out, packet, start), loop.switch[shard]):
+                loop.counters[PINGS] += 1
+                loop.control[0].asked += full
 
 
 @compiled_apart
@@ -131,6 +141,20 @@ def tell_done(loop: Loop, peer: int, kind: int) -> None:
         blank(loop, packet, kind, loop.senders.state[0].oldest)
         packet.custodian = peer
         dispatch(loop.out, start, finish(loop.out, packet, start), loop.peers[peer])
+
+
+@compiled_apart
+def tell_path(loop: Loop, peer: int, state: int) -> None:
+    """Tell a worker whether this one uses the switch, could, or cannot and why."""
+    control = loop.control[0]
+    packet = loop.packets[2]
+    blank(loop, packet, PATH, loop.senders.state[0].oldest)
+    control.path_said += 1
+    packet.custodian = peer
+    packet.index = control.path_said
+    packet.window = control.left_because
+    packet.offer = state
+    send_small(loop.out, packet, loop.peers[peer])
 
 
 BATCH = 64

@@ -108,6 +108,7 @@ def _fill_control(loop: Loop, config: AgentConfig, pool: bool) -> None:
     control.hold_off_ns = _HOLD_OFF_NS
     control.workers, control.worker = config.workers, config.worker
     control.job, control.elements = config.job, config.elements
+    control.next_job = config.job
     control.full = int(config.auth == "full")
     control.pool = int(pool)
     control.all_workers = np.uint64((1 << config.workers) - 1)

@@ -127,17 +127,44 @@ BECAUSE_SILENT = 1
 BECAUSE_ASKED = 2
 BECAUSE_ANSWERS = 3
 BECAUSE_SLOW = 4
+BECAUSE_UP = 5
+BECAUSE_DOWN = 6
+BECAUSE_NARROW = 7
+BECAUSE_LOSSY = 8
+BECAUSE_LAST = BECAUSE_LOSSY
 REASONS = (
     "",
     "the switch does not answer",
     "asked to",
     "the switch answers",
     "by the switch there was hardly any progress",
+    "packets to the switch do not arrive",
+    "packets from the switch do not arrive",
+    "packets of full size do not come back from the switch",
+    "most questions to the switch are lost, and hardly any results come",
 )
+REASONS_OF_OTHERS = (
+    "",
+    "worker {} gets no answer from the switch",
+    "",
+    "",
+    "worker {} made hardly any progress by the switch",
+    "packets from worker {} to the switch do not arrive",
+    "packets from the switch to worker {} do not arrive",
+    "packets of full size do not come back from the switch to worker {}",
+    "most questions of worker {} to the switch are lost",
+)
+
+USES = 0
+CANNOT = 1
+WAITS_TO_USE = 2
+HAS_PROVED = 3
+"""What a worker tells the others of itself and the switch (`wire.PATH`)."""
 
 COMMAND_SWITCH = 1
 COMMAND_CUSTODIANS = 2
 COMMAND_PROBE = 4
+COMMAND_FORGIVE = 8
 
 EXPONENT_UNKNOWN = 9999
 COUNT_UNKNOWN = -1
@@ -222,6 +249,7 @@ CONTROL = np.dtype(
         ("full", "i4"),  # 1: tags cover the payload as well as the header
         ("pool", "i4"),  # 1: SwitchML, without custodians
         ("shards", "i4"),  # shards of the switch; 0: there is no switch
+        ("next_job", "i4"),  # the job's number at the switch that `COMMAND_SWITCH` is about
         ("reminds", "i4"),  # 1: custodians send reminders where there is a switch
         # Written by the loop.
         ("taken", "i8"),  # tasks that the loop has taken over
@@ -232,9 +260,17 @@ CONTROL = np.dtype(
         ("waiting_since_ns", "i8"),  # since when something is under way on it
         ("ping_due_ns", "i8"),  # when the switch is to be asked next whether it is there
         ("leaves", "i8"),  # how often the switch was left of late
+        ("echo_ns", "i8"),  # when a question without payload last came back from the switch
+        ("path_said", "i8"),  # how often the others were told of the path
+        (
+            "left_because",
+            "i8",
+        ),  # why this worker itself left the switch, `BECAUSE_*`; 0: others did, or it has proved it
         ("step_ns", "i8"),  # how long a turn of the loop takes, of late and at worst
         ("ack_due_ns", "i8"),  # closing: when to tell the others again
         ("pings", "i8"),  # questions to the switch since it was last heard
+        ("asked", "i8"),  # questions of full size to the switch since progress became slow
+        ("answered", "i8"),  # those that came back
         ("missing", "u8"),  # workers that a custodian lacks, from its pull, as bits
         ("missing_chunk", "i8"),  # the chunk that it pulled
         ("missing_ns", "i8"),  # when it did
@@ -279,6 +315,7 @@ EVENT = np.dtype(
         ("code", "i8"),  # one of `EVENT_*`
         ("value", "i8"),  # the new path, a cause, a worker, an epoch or a failure, by the code
         ("reason", "i8"),  # one of `BECAUSE_*`, or 0
+        ("worker", "i8"),  # whose reason that is; -1: our own
     ],
     align=True,
 )
@@ -307,8 +344,15 @@ class Loop(NamedTuple):
     staging: Any  # a payload of our own, on its way to our own custodian
     packets: Any  # [0]: to send, [1]: received, [2]: small ones
     switch: Any  # [shard]: its address, as `sockets.pack_address`; 0: none
-    shard_heard: Any  # [shard]: when it was last heard
+    shard_proved: Any  # [shard]: when something of full size last came back from it, or went through it
+    shard_heard: Any  # [shard]: when anything last came from it
     peers: Any  # [worker]: its address
+    peer_path: (
+        Any  # [worker]: what it last told of the switch: `USES`, `CANNOT`, `WAITS_TO_USE`, `HAS_PROVED`
+    )
+    peer_said: Any  # [worker]: the number of that message
+    peer_reason: Any  # [worker]: why it has left the switch, as it said there: `BECAUSE_*`
+    peer_oldest: Any  # [worker]: it had all results below this chunk then
     peer_direct: Any  # [worker]: when it last sent here without the switch
     peer_done: Any  # [worker]: it has all results below this chunk; -1: it has not said
     counters: Any  # by `COUNTER_NAMES`
@@ -346,8 +390,13 @@ def new_loop(
         staging=np.zeros(elements, dtype=np.int32),
         packets=new_packets(3),
         switch=np.zeros(SHARDS_MAX, dtype=np.uint64),
+        shard_proved=np.zeros(SHARDS_MAX, dtype=np.int64),
         shard_heard=np.zeros(SHARDS_MAX, dtype=np.int64),
         peers=np.zeros(workers, dtype=np.uint64),
+        peer_path=np.zeros(workers, dtype=np.int64),
+        peer_said=np.zeros(workers, dtype=np.int64),
+        peer_reason=np.zeros(workers, dtype=np.int64),
+        peer_oldest=np.zeros(workers, dtype=np.int64),
         peer_direct=np.full(workers, -(1 << 60), dtype=np.int64),
         peer_done=np.full(workers, -1, dtype=np.int64),
         counters=counters,

@@ -169,14 +169,15 @@ def fail(loop: Loop, reason: int, now_ns: int) -> None:
 
 
 @compiled_apart
-def note(loop: Loop, code: int, value: int, reason: int, now_ns: int) -> None:
-    """An event for the user."""
+def note(loop: Loop, code: int, value: int, reason: int, now_ns: int, worker: int = -1) -> None:
+    """An event for the user; `worker`: whose reason it is, if not our own."""
     control = loop.control[0]
     event = loop.events[control.events % loop.events.shape[0]]
     event.time_ns = now_ns
     event.code = code
     event.value = value
     event.reason = reason
+    event.worker = worker
     control.events += 1
     write(control.notify_fd, control.one, 8)
 

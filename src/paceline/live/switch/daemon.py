@@ -9,6 +9,7 @@
 """
 
 import os
+import secrets
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from paceline.errors import UserError
 from paceline.live.net import sockets
 from paceline.live.switch.jobs import POOL_SHARE, AdmittedJob, Events, Refusal, Registry, Upstream
 from paceline.live.switch.pcap import open_pcap, turn_over
+from paceline.live.switch.police import ShardPolice
 from paceline.live.switch.shard import ShardThread, run_shard
 from paceline.live.switch.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
 
@@ -89,6 +91,8 @@ class LiveSwitch:
                 place="--memory",
             )
         self.failure = ""
+        self.instance = secrets.token_hex(8)
+        """Names this run of the switch to those it admits."""
         self.ended = threading.Event()
         self.upstream = Upstream(*options.upstream, options.token) if options.upstream else None
         self._pcap_fd = open_pcap(options.pcap) if options.pcap else -1
@@ -97,6 +101,9 @@ class LiveSwitch:
         shards = [self._shard(k, made) for k, made in enumerate(self.sockets)]
         _compile(shards[0])
         self.threads = [ShardThread(k, shard, self._shard_failed) for k, shard in enumerate(shards)]
+        self.police = [
+            ShardPolice(made.socket, shard) for made, shard in zip(self.sockets, shards, strict=True)
+        ]
         self.registry = Registry(self.threads, self.slots, options, events)
         for thread in self.threads:
             thread.start()
@@ -152,6 +159,7 @@ class LiveSwitch:
             if wanted.get("racks", 1) > 1:
                 wanted |= {"slots": int(answer["slots"]), "pool": int(answer["pool"])}
             self._aim()
+            self.registry.forget(wanted["number"], wanted["key"])
         job = self.registry.admit(name, workers, **wanted)
         if self.upstream is not None and job.racks > 1:
             host = (
@@ -191,6 +199,7 @@ class LiveSwitch:
         options = self.options
         return {
             "job": job.number,
+            "instance": self.instance,
             "key": job.key.hex(),
             "shards": self.ports,
             "slots": job.slots,
@@ -240,6 +249,7 @@ class LiveSwitch:
         renewed = time.monotonic()
         while not self.ended.wait(min(WATCH_S, self.options.lease_s / 4)):
             self._turn_capture_over()
+            self._police()
             evicted = self.registry.evict_silent()
             if self.upstream is not None:
                 for job in evicted:
@@ -249,6 +259,14 @@ class LiveSwitch:
                     renewed = time.monotonic()
                     for job in self.registry.jobs():
                         self._try(self._renew_above, job)
+
+    def _police(self) -> None:
+        """Have the kernel refuse what a flooding job sends beyond its share."""
+        jobs = {job.number: job for job in self.registry.jobs()}
+        for shard, police in enumerate(self.police):
+            for number in police.look(list(jobs)):
+                text = f"job {number} {jobs[number].name!r} floods shard {shard}: a part of its packets is refused"
+                self.events("flood", text, job=number, shard=shard, taken=police.keep[number])
 
     def _turn_capture_over(self) -> None:
         """A capture file that is full becomes the one before."""
@@ -283,7 +301,11 @@ class LiveSwitch:
             "rack": job.rack,
             "epoch": job.epoch,
         }
-        self.upstream.admit({"name": job.name, "workers": job.workers, **_for_upstream(wanted)})
+        answer = self.upstream.admit({"name": job.name, "workers": job.workers, **_for_upstream(wanted)})
+        if int(answer["job"]) != job.number:
+            # A newcomer has its number there. Its workers find it unknown here, and are admitted under the new one.
+            self.registry.leave(job, "renumbered by the upper switch")
+            return
         self._aim()
         if job.racks > 1:
             host = (

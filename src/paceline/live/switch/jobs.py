@@ -142,6 +142,7 @@ class Registry:
     ) -> AdmittedJob:
         """A new job, or (with number and key) the one that it was before a restart; asking twice changes nothing.
 
+        A job is known by its key. One that comes back gets its old number, or another where a newcomer has that one.
         `slots` and `pool` are what the upper switch has for it: no more is of use here.
         """
         _check("workers", workers, 1, WORKERS_MAX)
@@ -151,16 +152,18 @@ class Registry:
         _check("slots_max", slots_max, 0, 1 << 31)
         _check("epoch", epoch, 0, 65_535)
         with self.lock:
-            if number is not None and number in self._jobs:
-                job = self._jobs[number]
-                if key is None or not hmac.compare_digest(job.key, key) or job.workers != workers:
-                    raise Refusal(409, f"job {number} is another job here")
-                job.renewed_ns = time.monotonic_ns()
-                return job
+            known = None if key is None else self._with_key(key)
+            if known is not None:
+                if known.workers != workers:
+                    raise Refusal(409, f"job {known.number} has {known.workers} workers here")
+                known.renewed_ns = time.monotonic_ns()
+                return known
             if self.draining:
                 raise Refusal(503, "this switch is about to end and takes no new jobs")
-            number = self._free_number() if number is None else number
-            _check("job", number, 0, self._limits.jobs_max - 1)
+            if number is not None:
+                _check("job", number, 0, 65_535)
+            if number is None or number in self._jobs or number >= self._limits.jobs_max:
+                number = self._free_number()
             base, size = self._pool(pool or slots_max)
             most = min(cap for cap in (slots_max, self._limits.slots_max, self._slots) if cap > 0)
             job = AdmittedJob(
@@ -194,6 +197,13 @@ class Registry:
             workers=workers,
         )
         return job
+
+    def forget(self, number: int, key: bytes) -> None:
+        """The upper switch has given this number to the job with this key: whoever else has either here leaves."""
+        with self.lock:
+            for job in list(self._jobs.values()):
+                if (job.number == number) != hmac.compare_digest(job.key, key):
+                    self.leave(job, "renumbered by the upper switch")
 
     def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """From now on the worker's packets come from this address, and those for it go there."""
@@ -277,6 +287,10 @@ class Registry:
     def _still(self, job: AdmittedJob) -> None:
         if self._jobs.get(job.number) is not job:
             raise Refusal(404, f"job {job.number} has left")
+
+    def _with_key(self, key: bytes) -> AdmittedJob | None:
+        found = [job for job in self._jobs.values() if hmac.compare_digest(job.key, key)]
+        return found[0] if found else None
 
     def _free_number(self) -> int:
         """The next number that is free, in turn: a number is not used again at once."""

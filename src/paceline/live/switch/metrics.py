@@ -30,6 +30,12 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("job", "name"),
         "aggregators that a job held, times the seconds it held them",
     ),
+    "paceline_work_seconds_total": ("counter", ("job", "name"), "the shards' time that a job took"),
+    "paceline_taken_ratio": (
+        "gauge",
+        ("job", "name", "shard"),
+        "part of a job's packets that the socket takes: below 1 where it floods a crowded shard",
+    ),
     "paceline_completions_total": ("counter", ("job", "name"), "sums that were completed in the switch"),
     "paceline_preemptions_total": (
         "counter",
@@ -85,6 +91,12 @@ def samples(switch: LiveSwitch) -> Iterator[ExposedSample]:
         yield "paceline_faults_injected_total", (str(k),), int(shard.faults.settings[0].count)
     for job in switch.registry.jobs():
         yield from _of_job(shards, job.number, job.name, job.workers)
+        for k, police in enumerate(switch.police):
+            yield (
+                "paceline_taken_ratio",
+                (str(job.number), job.name, str(k)),
+                police.keep.get(job.number, 1.0),
+            )
     none = switch.options.jobs_max
     yield from _drops(shards, none, "", "")
 
@@ -95,6 +107,8 @@ def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator
         yield "paceline_slots_used", (*labels, str(k)), int(shard.switch.jobs[0, number].used)
     held_ns = sum(int(shard.jobs[number].held_ns) for shard in shards)
     yield "paceline_slot_seconds_total", labels, held_ns / 1e9
+    work_ns = sum(int(shard.jobs[number].work_ns) for shard in shards)
+    yield "paceline_work_seconds_total", labels, work_ns / 1e9
     for metric, counter in _BY_JOB.items():
         yield metric, labels, sum(int(shard.switch.counters[0, number, counter]) for shard in shards)
     for direction in ("in", "out"):

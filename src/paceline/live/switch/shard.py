@@ -3,8 +3,9 @@
     run_shard    until another thread calls (`cells.called`); then Python does what was asked, and runs it again
 
 A packet is served if it decodes, its job is admitted, its tag is genuine, it comes from the address that is bound to
-its sender, and it names no worker, custodian or rack that its job has not. Anything else is dropped, counted by
-reason, and never answered. What the verdict of the core means for sockets is in `_send`.
+its sender, names no worker, custodian or rack that its job has not, and its job has something left of a crowded shard's
+turn (`turns`). Anything else is dropped, counted by reason, and never answered. What the verdict of the core means for
+sockets is in `_send`.
 
 The shard's records belong to its thread alone. Another thread that wants to change them calls `ShardThread.call` with a
 function; the loop leaves the compiled code after the batch at hand, the function runs there, and the loop goes on.
@@ -45,12 +46,21 @@ from paceline.live.switch.shard_state import (
     DROP_NO_ROOM,
     DROP_PLACE,
     DROP_REPLAY,
+    DROP_SHARE,
     DROP_SIZE,
     DROP_SOURCE,
     DROP_TAG,
     DROP_UNBOUND,
     EPOCH_JUMP_MAX,
     Shard,
+)
+from paceline.live.switch.turns import (
+    ARRIVAL_UNITS,
+    COPY_UNITS,
+    DROP_UNITS,
+    end_turn,
+    may_be_served,
+    spend,
 )
 
 NOBODY = np.uint64(0)
@@ -72,12 +82,14 @@ def run_shard(shard: Shard) -> None:
         if segments == 0:
             late = shard.faults.settings[0].waiting > 0
             wait(shard.waiter, HOLD_NS if late else FOREVER_NS, False)
+            cells.asleep_ns += now_ns(shard.waiter) - time_ns
             continue
         cells.batches += 1
         _note_held(shard, time_ns)
         for i in range(segments):
             _serve(shard, i, time_ns)
         _send_all(shard)
+        end_turn(shard, now_ns(shard.waiter))
         if shard.capture.cells[0].fd >= 0:
             pcap.write_out(shard.capture)
 
@@ -108,6 +120,9 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
         else:
             job = packet.job
             reason = _judge(shard, start, length, segment.source)
+            if reason == OK and not may_be_served(shard, job, time_ns):
+                reason = DROP_SHARE
+                spend(shard.jobs[job], DROP_UNITS)
     if reason != OK:
         shard.drops[job, reason] += 1
         return
@@ -118,6 +133,7 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     packet.flag &= FLAGS_OF_HOSTS
     entry = shard.jobs[job]
     entry.heard_ns = time_ns
+    spend(entry, ARRIVAL_UNITS)
     entry.packets_in += 1
     entry.bytes_in += length
     if packet.kind == GRADIENT:
@@ -258,6 +274,7 @@ def _send(shard: Shard, packet: Any, verdict: int, time_ns: int) -> None:
             if not post(shard.outbox, start, size, destination):
                 _send_all(shard)
                 post(shard.outbox, start, size, destination)
+            spend(entry, COPY_UNITS)
             entry.packets_out += 1
             entry.bytes_out += size
             if shard.capture.cells[0].fd >= 0:

@@ -37,6 +37,7 @@ DROP_EPOCH_JUMP = DROP_JOB + 5
 DROP_REPLAY = DROP_JOB + 6
 DROP_UNBOUND = DROP_JOB + 7
 DROP_NO_ROOM = DROP_JOB + 8
+DROP_SHARE = DROP_JOB + 9
 OWN_DROPS = {
     "unknown_job": "a job that is not admitted here",
     "bad_tag": "its tag is not that of its job's key: forged or damaged",
@@ -47,10 +48,11 @@ OWN_DROPS = {
     "replayed": f"a contribution more than {CHUNK_WINDOW} chunks behind its job's newest",
     "nobody_there": "for a worker, rack or upper switch that has no address yet",
     "send_buffer_full": "the kernel had no room to send it",
+    "over_share": "beyond its job's share of a crowded shard's time",
 }
 """Why a shard drops a packet before, or after, the core has seen it; the codes follow those of decoding."""
 DROP_REASONS = (*(name.replace(" ", "_").replace("-", "_") for name in wire.ERROR_NAMES), *OWN_DROPS)
-assert len(DROP_REASONS) == DROP_NO_ROOM + 1
+assert len(DROP_REASONS) == DROP_SHARE + 1
 
 CELLS = np.dtype(
     [
@@ -60,6 +62,11 @@ CELLS = np.dtype(
         ("outbox", "i8"),  # address of the outbox's data
         ("batches", "i8"),  # batches of packets so far
         ("looked_ns", "i8"),  # up to when `held_ns` of the jobs is counted
+        ("turn_ns", "i8"),  # when this turn began (`turns`)
+        ("asleep_ns", "i8"),  # how long of it the shard had nothing to do
+        ("backlog_turns", "i8"),  # turns in a row at whose end the socket's queue was long
+        ("limited_until_ns", "i8"),  # until then each job has its share of a turn and no more
+        ("memory", "i8"),  # address of `memory`
         ("fd", "i4"),  # the socket
         ("upper_shards", "i4"),  # shards of the upper switch; 0: there is none
         ("full_tag", "i4"),  # 1: tags cover the payload as well as the header
@@ -77,6 +84,9 @@ JOB = np.dtype(
         ("packets_out", "i8"),  # packets sent for it
         ("bytes_out", "i8"),  # their bytes
         ("held_ns", "i8"),  # aggregators times the nanoseconds that it held them
+        ("work_ns", "i8"),  # the shard's time that it took
+        ("units", "i8"),  # its packets and their copies in this turn, weighted (`turns`)
+        ("left", "i8"),  # units that it may still use in this turn, if the shard is crowded
         ("active", "i4"),  # 1: it is admitted
         ("workers", "i4"),  # how many workers it has
         ("racks", "i4"),  # and how many racks
@@ -119,6 +129,7 @@ class Shard(NamedTuple):
     upper: Any  # [shard]: addresses of the upper switch
     arrivals: Any  # [job, chunk % ARRIVALS]: an `ARRIVAL`
     drops: Any  # [job, reason]: packets dropped, by `DROP_REASONS`
+    memory: Any  # the kernel's answer about the socket's queues
     faults: InjectedFaults
     capture: Capture
 
@@ -147,6 +158,8 @@ def new_shard(
     cells[0].fd, cells[0].full_tag = fd, full_tag
     cells[0].values, cells[0].inbox = address_of(values), address_of(inbox.data)
     cells[0].outbox = address_of(outbox.data)
+    memory = np.zeros(16, dtype=np.uint32)
+    cells[0].memory = address_of(memory)
     arrivals = _records((jobs, ARRIVALS), ARRIVAL)
     arrivals["chunk"] = -1
     return Shard(
@@ -164,6 +177,7 @@ def new_shard(
         np.zeros(SHARDS_MAX, dtype=np.uint64),
         arrivals,
         np.zeros((jobs + 1, len(DROP_REASONS)), dtype=np.int64),
+        memory,
         held.faults,
         new_capture(pcap_fd, address, pcap_bytes),
     )
