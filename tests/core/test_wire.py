@@ -118,7 +118,7 @@ BAD = {
     "version 1": (changed(2, 1), wire.BAD_VERSION),
     "version 3": (changed(2, 3), wire.BAD_VERSION),
     "kind 0": (changed(3, 0), wire.BAD_KIND),
-    "kind 15": (changed(3, 15), wire.BAD_KIND),
+    "kind 16": (changed(3, 16), wire.BAD_KIND),
     "flag 32": (changed(4, 32), wire.BAD_FLAGS),
     "flag 64": (changed(4, 64), wire.BAD_FLAGS),
     "flag 128": (changed(4, 128), wire.BAD_FLAGS),

@@ -129,13 +129,14 @@ def test_messages_between_hosts_have_their_own_fields(tmp_path: Path) -> None:
         packet = wire.new_packets(1)[0]
         packet.kind, packet.job, packet.fan_in, packet.fan_in_upper, packet.level = kind, 1, 1, 1, 1
         packet.chunk, packet.index, packet.mask, packet.share, packet.window = 21, 22, 23, 24, 25
+        packet.offer = 26
         datagrams.append(wire.encode(packet))
     _write_capture(capture, datagrams)
     names = [f"paceline.{kind}.{name}" for kind, _, name in sorted(fields)]
     words = [word for name in ("paceline.kind", *names) for word in ("-e", name)]
     rows = [line.split("\t") for line in _tshark(capture, "-T", "fields", *words).splitlines()]
     told = {name: row[1 + at] for row in rows for at, name in enumerate(names) if row[1 + at]}
-    values = {"chunk": 21, "index": 22, "mask": 23, "share": 24, "window": 25}
+    values = {"chunk": 21, "index": 22, "mask": 23, "share": 24, "window": 25, "offer": 26}
     assert {name: int(value, 0) for name, value in told.items()} == {
         f"paceline.{kind}.{name}": values[place] for kind, place, name in fields
     }

@@ -60,6 +60,7 @@ from paceline.live.agent.tensors import fail, note
 _ASKS_BEFORE_DEATH = 3
 _PINGS_A_SILENCE = 8
 _PING_SLOW_NS = 125_000_000
+_SEEK_NS = 1_000_000_000
 _ASKS_BEFORE_LOSS = 6
 _TURNS_OF_SILENCE = 10
 _TELL_EVERY_NS = 20_000_000
@@ -174,7 +175,7 @@ def _seek_switch(loop: Loop, proved_ns: int, now_ns: int) -> int:
     """On the custodians' way: prove the switch, tell the others, and return with them; when to look again."""
     control = loop.control[0]
     # The switch is asked as often as ever, however slow this machine was once.
-    every_ns = control.silence_ns // 4
+    every_ns = min(control.silence_ns // 4, _SEEK_NS)
     held_until_ns = _held_until_ns(control)
     state = CANNOT if control.left_because != 0 else WAITS_TO_USE
     if proved_ns > control.path_since_ns and now_ns - proved_ns < 2 * every_ns and now_ns >= held_until_ns:

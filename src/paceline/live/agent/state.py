@@ -262,10 +262,7 @@ CONTROL = np.dtype(
         ("leaves", "i8"),  # how often the switch was left of late
         ("echo_ns", "i8"),  # when a question without payload last came back from the switch
         ("path_said", "i8"),  # how often the others were told of the path
-        (
-            "left_because",
-            "i8",
-        ),  # why this worker itself left the switch, `BECAUSE_*`; 0: others did, or it has proved it
+        ("left_because", "i8"),  # why this worker itself left the switch; 0: others did, or it has proved it
         ("step_ns", "i8"),  # how long a turn of the loop takes, of late and at worst
         ("ack_due_ns", "i8"),  # closing: when to tell the others again
         ("pings", "i8"),  # questions to the switch since it was last heard
