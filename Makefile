@@ -24,7 +24,7 @@ help:
 	@echo "make conformance  torch's own distributed tests over Gloo and over Paceline, compared"
 	@echo "make drill      fifty drills in the simulator and live: faults on purpose, bits, steps and recovery checked"
 	@echo "make soak       two jobs train for 20 minutes under random drills; bits, memory, threads, files and slots"
-	@echo "make hostile    one million hostile datagrams at a live switch while a job runs"
+	@echo "make hostile    hostile datagrams, requests and files, while a job runs"
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Paceline needs Python 3.11 or newer")'
@@ -86,6 +86,7 @@ exactness: $(STAMP)
 
 hostile: $(STAMP)
 	$(BIN)/python -m tests.live.hostile --datagrams 1000000
+	$(BIN)/python -m tests.live.hostile_control --requests 5000
 	$(BIN)/python -m tests.hostile_files --runs 10000
 
 drill: $(STAMP)

@@ -205,7 +205,9 @@ class Call:
 
     def address(self, value: Any) -> int:
         """An address `ip:port`; without an ip, or with 0.0.0.0, the client's own."""
-        host, _, port = str(value).rpartition(":")
+        host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        if not (port.isascii() and port.isdigit()):
+            raise Refusal(400, f"{value!r} is not ip:port (IPv4)")
         try:
             number = int(port)
             if host in ("", "0.0.0.0"):
