@@ -77,15 +77,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], told: str, tmp_
     assert "Traceback" not in ended.stderr
 
 
-def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_a_token_or_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("0123456789abcdef\n")
     path.chmod(0o644)
-    command = [*PACELINE, "switch", "--token-file", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
-    assert ended.returncode == 2
-    assert f"others may read or change {path} (-rw-r--r--)" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    for words in (["--token-file", str(path)], ["--tls-cert", str(path), "--tls-key", str(path)]):
+        command = [*PACELINE, "switch", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+        assert ended.returncode == 2
+        assert f"others may read or change {path} (-rw-r--r--)" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
 
 
 def test_a_token_that_is_too_short_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from paceline.live.switch.daemon import LiveSwitch, SwitchOptions
 from paceline.live.switch.http import ControlServer
 from paceline.live.switch.jobs import Events
 from paceline.live.switch_client import Admission, ControlPlane, Membership
+from paceline.live.switch_tls import Trust
 
 WAIT_S = 240.0
 """Long: the first run of all compiles the loop, beside whatever else the machine does."""
@@ -28,12 +29,13 @@ class RunningSwitch:
         self.options = {"elements": 352, "memory_bytes": 1 << 20, **options}
         self.switch = LiveSwitch(SwitchOptions(**self.options), Events(stream=io.StringIO()))
         self.token = ""
+        self.trust: Trust | None = None
         self.server = ControlServer(self.switch)
         self.server.start()
 
     @property
     def control(self) -> ControlPlane:
-        return ControlPlane(self.switch.options.host, self.server.port, token=self.token)
+        return ControlPlane(self.switch.options.host, self.server.port, token=self.token, trust=self.trust)
 
     def close(self) -> None:
         self.server.close()
@@ -80,6 +82,7 @@ def job_of(
     member: bool = False,
     admission: dict[str, Any] | None = None,
     star: Star | None = None,
+    host: str = "127.0.0.1",
     **more: Any,
 ) -> Iterator[Job]:
     """A job with one agent for each worker, by a switch or by custodians alone; on loopback or in namespaces."""
@@ -88,11 +91,11 @@ def job_of(
     sockets = []
     for worker in range(workers):
         if star is None:
-            sockets.append(open_socket())
+            sockets.append(open_socket(host))
         else:
             with entered(star.workers[worker]):
                 sockets.append(open_socket(star.address(worker)))
-    peers = [sock.getsockname() for sock in sockets]
+    peers = [sock.getsockname()[:2] for sock in sockets]
     admitted = None
     members = []
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
+from paceline.live.switch_tls import Trust
 from tests.live.agents import running_switch
 
 
@@ -65,7 +66,10 @@ def test_nobody_there() -> None:
         ControlPlane("127.0.0.1", port, timeout_s=1.0).admit("a", 2)
 
 
-@pytest.mark.parametrize("text", ["", ":7070", "host:", "host:x", "host:99999"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":7070", "host:", "host:x", "host:99999", "[::1", "[::1]7070", "[host]:1", "1:2:3", "h#sha256=ab"],
+)
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(UserError):
         ControlPlane.parse(text)
@@ -74,6 +78,11 @@ def test_bad_addresses(text: str) -> None:
 def test_good_addresses() -> None:
     assert ControlPlane.parse("host") == ControlPlane("host", 7070)
     assert ControlPlane.parse("10.0.0.1:99", "t").port == 99
+    assert ControlPlane.parse("[::1]:99") == ControlPlane("::1", 99)
+    assert ControlPlane.parse("[fd00::1]") == ControlPlane.parse("fd00::1") == ControlPlane("fd00::1", 7070)
+    assert ControlPlane("::1", 99).shown == "[::1]:99"
+    assert ControlPlane.parse("https://host:1").trust == Trust()
+    assert ControlPlane.parse("[::1]:2#sha256=" + "AB" * 32).trust == Trust(fingerprint="ab" * 32)
 
 
 def test_a_membership_comes_back_to_a_restarted_switch() -> None:

@@ -58,6 +58,21 @@ def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert read_settings({"PACELINE_TOKEN_FILE": str(token)}).token == "secret"
 
 
+def test_how_the_switch_is_known(tmp_path: Path) -> None:
+    pinned = ":".join(["AB"] * 32)
+    trust = read_settings({"PACELINE_SWITCH_FINGERPRINT": f"sha256 Fingerprint={pinned}"}).trust
+    assert trust is not None
+    assert trust.fingerprint == "ab" * 32
+    assert read_settings({}).trust is None
+    for name, text in (
+        ("PACELINE_SWITCH_FINGERPRINT", "ab"),
+        ("PACELINE_SWITCH_CA", "/no/such/file"),
+        ("PACELINE_SWITCH_CA", str(Path(__file__))),
+    ):
+        with pytest.raises(UserError, match=name):
+            read_settings({name: text})
+
+
 def _tell(file: Path, remaining_s: float, at: float) -> None:
     file.write_text(f"{remaining_s:.3f}\n")
     os.utime(file, (at, at))

@@ -30,6 +30,8 @@ Examples:
 
   paceline switch --listen 127.0.0.1:7070 --upstream 127.0.0.1:7171
 
+  paceline switch --listen [fd00::1]:7070 --token-file token --tls-cert switch.pem --tls-key switch.key
+
   paceline switch --policy atp --drop 0.01 --seed 7 --pcap packets.pcap
 """
 EXIT_JOBS_LEFT = 3
@@ -57,11 +59,20 @@ def switch(
         Path | None,
         typer.Option(metavar="FILE", help="The cluster's token; needed to listen beyond loopback."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Control plane over TLS: the certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="And its key (PEM).")] = None,
     upper: Annotated[
         bool, typer.Option("--upper", help="Sum rack switches (those with --upstream).")
     ] = False,
     upstream: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Be a rack switch under the upper switch there.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Be a rack switch under the upper switch there; https:// before it, #sha256=HEX behind it or "
+            "PACELINE_SWITCH_CA: over TLS.",
+        ),
     ] = "",
     auth: Annotated[str, typer.Option(metavar="header|full", help="What a packet's tag covers.")] = "header",
     mtu: Annotated[
@@ -96,23 +107,31 @@ def switch(
         bool, typer.Option("--dashboard", help="Show the switch in the browser while it runs; prints where.")
     ] = False,
 ) -> None:
-    from paceline.live.net.sockets import elements_for, resolve
+    from paceline.live.net.addresses import is_ipv6, resolve
+    from paceline.live.net.sockets import elements_for
     from paceline.live.switch.daemon import SwitchOptions
+    from paceline.live.switch_client import ControlPlane
+    from paceline.live.switch_tls import trust_in
     from paceline.secret_files import read_token
 
-    host, port = _place(listen, "--listen")
+    name, port = _place(listen, "--listen")
+    host = resolve(name)
+    above = ControlPlane.parse(upstream, trust=trust_in()) if upstream else None
     _serve(
         SwitchOptions(
-            host=resolve(host),
+            host=host,
             port=port,
             memory_bytes=_size(memory, "--memory"),
             policy=policy,
             shards=shards,
             token=read_token(token_file),
+            tls_certificate=tls_cert,
+            tls_key=tls_key,
             upper=upper,
-            upstream=_place(upstream, "--upstream") if upstream else None,
+            upstream=(above.host, above.port) if above is not None else None,
+            upstream_trust=above.trust if above is not None else None,
             auth=auth,
-            elements=elements_for(_checked_mtu(mtu)) if mtu else 0,
+            elements=elements_for(_checked_mtu(mtu), is_ipv6(host)) if mtu else 0,
             jobs_max=jobs,
             priority_max=priority_max,
             slots_max=slots_max,
@@ -135,13 +154,12 @@ switch.__doc__ = HELP
 
 def _place(text: str, option: str) -> tuple[str, int]:
     from paceline.errors import UserError
+    from paceline.live.net.addresses import split_address
 
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        host, port = text, "7070"
-    if not port.isdigit() or int(port) > 65_535 or not host:
-        raise UserError(f"{text!r} is not HOST:PORT", place=option)
-    return host, int(port)
+    try:
+        return split_address(text, 7070)
+    except ValueError:
+        raise UserError(f"{text!r} is not HOST:PORT", place=option) from None
 
 
 def _size(text: str, place: str) -> int:
@@ -172,9 +190,11 @@ def _serve(options: "SwitchOptions", log_json: bool, dashboard: bool = False) ->
     import threading
 
     from paceline.errors import EXIT_FAILED
+    from paceline.live.net.addresses import show_address
     from paceline.live.switch.daemon import LiveSwitch, announce_compilation
     from paceline.live.switch.http import ControlServer
     from paceline.live.switch.jobs import Events
+    from paceline.live.switch_tls import fingerprint_of
 
     events = Events(log_json)
     announce_compilation()
@@ -191,9 +211,12 @@ def _serve(options: "SwitchOptions", log_json: bool, dashboard: bool = False) ->
     try:
         control = ControlServer(running)
         control.start()
+        fingerprint = fingerprint_of(options.tls_certificate) if options.tls_certificate else ""
+        secured = f" (TLS, sha256={fingerprint})" if fingerprint else ""
         events(
             "listening",
-            f"listening on {options.host}:{control.port}, packets on {', '.join(map(str, running.ports))}; "
+            f"listening on {show_address(options.host, control.port)}{secured}, "
+            f"packets on {', '.join(map(str, running.ports))}; "
             f"{options.policy}, {running.slots} aggregators of {running.elements} integers a shard",
             host=options.host,
             port=control.port,
@@ -201,11 +224,12 @@ def _serve(options: "SwitchOptions", log_json: bool, dashboard: bool = False) ->
             slots=running.slots,
             elements=running.elements,
             policy=options.policy,
+            fingerprint=fingerprint,
         )
         if dashboard:
             from paceline.commands.dashboard import start_beside
 
-            page = start_beside(["--switch", f"{options.host}:{control.port}"])
+            page = start_beside(["--switch", show_address(options.host, control.port)])
         while not asked.wait(0.2) and not running.ended.is_set():
             pass
         empty = running.failure == "" and running.drain()

@@ -13,6 +13,7 @@ from paceline.dashboard.stragglers import StragglerScores
 from paceline.dashboard.views import MemoryView, SwitchView
 from paceline.launch.switches import samples_of
 from paceline.live.switch_client import ControlError, ControlPlane
+from paceline.live.switch_tls import trust_in
 
 ANSWER_S = 0.8
 """A switch that takes longer is silent; with the time between two looks it is seen within two seconds."""
@@ -33,7 +34,7 @@ class Health:
 def health_of(address: str, timeout_s: float = ANSWER_S) -> Health:
     """Ask a switch how it is."""
     try:
-        ControlPlane.parse(address, timeout_s=timeout_s).text("/healthz")
+        ControlPlane.parse(address, timeout_s=timeout_s, trust=trust_in()).text("/healthz")
     except ControlError as error:
         if error.status != 503:
             return Health("silent", error.reason)
@@ -99,7 +100,9 @@ class SwitchSource:
         figures: dict[str | None, Figures] | None = None
         if health.state != "silent":
             try:
-                figures = samples_of(ControlPlane.parse(self.address, timeout_s=ANSWER_S).text("/metrics"))
+                figures = samples_of(
+                    ControlPlane.parse(self.address, timeout_s=ANSWER_S, trust=trust_in()).text("/metrics")
+                )
             except ControlError as error:
                 health = Health("silent", error.reason)
         old = self._view

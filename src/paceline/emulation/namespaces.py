@@ -53,6 +53,15 @@ class Star:
         """Where a worker is reached."""
         return f"10.77.0.{10 + worker}"
 
+    @property
+    def hub_address_ipv6(self) -> str:
+        """Where the switch is reached over IPv6, in a star that has it."""
+        return "fd77::1"
+
+    def address_ipv6(self, worker: int) -> str:
+        """Where a worker is reached over IPv6, in a star that has it."""
+        return f"fd77::{0x10 + worker:x}"
+
 
 def inside(namespace: str, command: list[str]) -> list[str]:
     """The command that runs `command` in a namespace; it keeps its process id."""
@@ -72,8 +81,11 @@ def check_possible() -> None:
 
 
 @contextlib.contextmanager
-def star(workers: int, rate_bps: float, *, mtu: int = 1500) -> Iterator[Star]:
-    """Namespaces for `workers` and a switch, joined by links of `rate_bps`; removed at the end, whatever happens."""
+def star(workers: int, rate_bps: float, *, mtu: int = 1500, ipv6: bool = False) -> Iterator[Star]:
+    """Namespaces for `workers` and a switch, joined by links of `rate_bps`; removed at the end, whatever happens.
+
+    `ipv6` gives all of them addresses of both families.
+    """
     if not 1 <= workers <= WORKERS_MAX:
         raise UserError(f"a star has 1 to {WORKERS_MAX} workers, not {workers}", place="workers")
     check_possible()
@@ -81,6 +93,8 @@ def star(workers: int, rate_bps: float, *, mtu: int = 1500) -> Iterator[Star]:
     names = Star(own_name("hub"), tuple(own_name(f"w{i}") for i in range(workers)), rate_bps, mtu)
     try:
         _build(names)
+        if ipv6:
+            _add_ipv6(names)
         yield names
     finally:
         with _undisturbed():
@@ -120,6 +134,14 @@ def _build(names: Star) -> None:
         ip("-n", worker, "link", "set", DEVICE, "up")
         limit_device(worker, DEVICE, names.rate_bps)
         limit_device(names.hub, port, names.rate_bps)
+
+
+def _add_ipv6(names: Star) -> None:
+    hub = (names.hub, BRIDGE, names.hub_address_ipv6)
+    rest = [(name, DEVICE, names.address_ipv6(i)) for i, name in enumerate(names.workers)]
+    for namespace, device, address in (hub, *rest):
+        # Without looking for another that has it: for a second nobody could use it.
+        ip("-n", namespace, "-6", "address", "add", f"{address}/64", "dev", device, "nodad")
 
 
 def limit_worker(names: Star, worker: int, rate_bps: float) -> None:

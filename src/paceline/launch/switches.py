@@ -21,8 +21,10 @@ from paceline.errors import UserError
 from paceline.launch.launchers import local
 from paceline.launch.launchers.protocol import MARK, Share, Task
 from paceline.launch.store import Store, Tell
+from paceline.live.net.addresses import show_address, split_address
 from paceline.live.net.sockets import own_address
 from paceline.live.switch_client import ControlError, ControlPlane
+from paceline.live.switch_tls import trust_in
 from paceline.ports import free_port
 
 READY_LIMIT_S = 300.0
@@ -127,7 +129,7 @@ class SwitchTree:
 
 
 def _page(address: str, path: str, timeout_s: float) -> str:
-    return ControlPlane.parse(address, timeout_s=timeout_s).text(path)
+    return ControlPlane.parse(address, timeout_s=timeout_s, trust=trust_in()).text(path)
 
 
 def _mark(store: Store, name: str) -> str:
@@ -163,8 +165,12 @@ def samples_of(text: str) -> dict[str | None, dict[str, float]]:
 
 def attach(store: Store, address: str) -> RunSwitch:
     """Use a switch that somebody else runs; its token comes from the environment, as for any agent."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    try:
+        ControlPlane.parse(address)
+        _, port = split_address(address.partition("#")[0].removeprefix("https://"), 0)
+    except (UserError, ValueError):
+        port = 0
+    if not port:
         raise UserError(f"{address!r} is neither auto, none nor HOST:PORT", place="--switch")
     try:
         _page(address, "/healthz", 5.0)
@@ -196,7 +202,7 @@ def start(
     host = host or own_address()
     if not port:
         port = int(known["address"].rpartition(":")[2]) if known else free_port(after=1)
-    address = f"{host}:{port}"
+    address = show_address(host, port)
     token = token or known.get("token") or secrets.token_hex(16)
     store.set_meta(**{name: {"address": address, "token": token}})
     folder = (store.folder / name / str(len(folders) + 1)).resolve()

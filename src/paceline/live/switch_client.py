@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from paceline.errors import UserError
 from paceline.live.agent.config import Address, AgentConfig
+from paceline.live.net.addresses import show_address, split_address
+from paceline.live.switch_tls import Trust, UntrustedError, parse_fingerprint
 
 DEFAULT_PORT = 7070
 
@@ -30,6 +32,10 @@ class ControlError(Exception):
         self.status = status
         self.reason = reason or message
         super().__init__(message)
+
+
+class UntrustedSwitchError(ControlError):
+    """Whoever answers is not the switch that was asked for; nothing was sent there."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +91,33 @@ class ControlPlane:
     port: int = DEFAULT_PORT
     token: str = field(default="", repr=False)
     timeout_s: float = 5.0
+    trust: Trust | None = None
+    """How the switch is known, over TLS; None: plain HTTP."""
 
     @classmethod
-    def parse(cls, text: str, token: str = "", timeout_s: float = 5.0) -> "ControlPlane":
-        """`host[:port]`, as in PACELINE_SWITCH."""
-        host, colon, port = text.strip().partition(":")
-        if not host or (colon and not (port.isdigit() and 0 < int(port) < 65536)):
-            raise UserError(f'"{text}" is not host or host:port', place="PACELINE_SWITCH")
-        return cls(host, int(port) if colon else DEFAULT_PORT, token, timeout_s)
+    def parse(
+        cls, text: str, token: str = "", timeout_s: float = 5.0, trust: Trust | None = None
+    ) -> "ControlPlane":
+        """`host[:port]` or `[ipv6]:port`, as in PACELINE_SWITCH; `https://` before or `#sha256=HEX` behind it: TLS."""
+        address, hash_sign, pinned = text.strip().partition("#")
+        if address.startswith("https://"):
+            address, trust = address.removeprefix("https://").rstrip("/"), trust or Trust()
+        if hash_sign:
+            trust = Trust(fingerprint=parse_fingerprint(pinned, "PACELINE_SWITCH"))
+        try:
+            host, port = split_address(address, DEFAULT_PORT)
+        except ValueError:
+            port = 0
+        if not port:
+            raise UserError(
+                f'"{text}" is not host, host:port or [ipv6]:port', place="PACELINE_SWITCH"
+            ) from None
+        return cls(host, port, token, timeout_s, trust)
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people."""
+        return show_address(self.host, self.port)
 
     def admit(
         self,
@@ -130,7 +155,7 @@ class ControlPlane:
     def bind(self, admission: Admission, worker: int, address: tuple[str, int]) -> None:
         """Packets of this worker come from this address; 0.0.0.0 means: from where this request comes."""
         path = f"/v1/jobs/{admission.job}/workers/{worker}"
-        self.call("PUT", path, {"address": f"{address[0]}:{address[1]}"}, admission.key)
+        self.call("PUT", path, {"address": show_address(address[0], address[1])}, admission.key)
 
     def renew(self, admission: Admission) -> bool:
         """Renew the lease; False where the job is not known (any more)."""
@@ -169,7 +194,7 @@ class ControlPlane:
                 request={k: v for k, v in request.items() if k not in ("job", "key", "epoch")},
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ControlError(f"{self.host}:{self.port} gave a strange admission: {error!r}") from error
+            raise ControlError(f"{self.shown} gave a strange admission: {error!r}") from error
 
     def call(
         self, method: str, path: str, body: dict[str, Any] | None = None, key: bytes | None = None
@@ -192,20 +217,30 @@ class ControlPlane:
             headers["Authorization"] = f"Bearer {self.token}"
         if key is not None:
             headers["X-Paceline-Key"] = key.hex()
+        where = f"the switch at {self.shown}"
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
-        where = f"the switch at {self.host}:{self.port}"
         try:
+            if self.trust is not None:
+                connection = self.trust.connect(self.host, self.port, self.timeout_s)
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read()
+        except UntrustedError as error:
+            raise UntrustedSwitchError(f"{where}: {error}", reason=str(error)) from error
         except (OSError, http.client.HTTPException) as error:
-            raise ControlError(f"{where} does not answer: {error}", reason=str(error)) from error
+            hint = "" if self.trust is not None or not _looks_like_tls(error) else " (does it ask for TLS?)"
+            raise ControlError(f"{where} does not answer: {error}{hint}", reason=f"{error}{hint}") from error
         finally:
             connection.close()
         if response.status >= 400:
             reason = _sentence(text) or response.reason
             raise ControlError(f"{where}: {reason}", response.status, reason)
         return text
+
+
+def _looks_like_tls(error: Exception) -> bool:
+    """A server of TLS closes a plain connection at once, or answers with a record that is no status line."""
+    return isinstance(error, http.client.BadStatusLine | ConnectionResetError)
 
 
 def _sentence(text: bytes) -> str:

@@ -4,7 +4,9 @@ The environment is read once, when a group is made:
 
 | variable | meaning |
 |---|---|
-| `PACELINE_SWITCH` | `host[:port]` of a switch's control plane; unset: no switch |
+| `PACELINE_SWITCH` | `host[:port]` or `[ipv6]:port` of a switch's control plane; unset: no switch |
+| `PACELINE_SWITCH_CA` | certificates by which the switch is known over TLS; or |
+| `PACELINE_SWITCH_FINGERPRINT` | the SHA-256 of its own certificate |
 | `PACELINE_TOKEN` | the cluster's token; or `PACELINE_TOKEN_FILE`, a file that holds it |
 | `PACELINE_HOST_REDUCE` | `0`: ranks of one host do not reduce in shared memory first |
 | `PACELINE_ADDRESS` | this host's own address, where the route to the switch does not tell it |
@@ -39,6 +41,7 @@ from torch.distributed import ProcessGroupGloo
 
 from paceline.errors import UserError
 from paceline.live.agent.config import STRAGGLER_MODES
+from paceline.live.switch_tls import Trust, trust_in
 from paceline.secret_files import read_secret
 
 PASSPORT_FOLDER = "passport"
@@ -66,6 +69,7 @@ class Settings:
     priority_max: int | None = None
     slots_max: int | None = None
     straggler: str = "off"
+    trust: Trust | None = None
     passport: str = ""
 
 
@@ -84,6 +88,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         priority_max=_whole(env, "PACELINE_PRIORITY_MAX"),
         slots_max=_whole(env, "PACELINE_SLOTS_MAX"),
         straggler=_straggler(env),
+        trust=trust_in(env),
         passport=passport_folder(env),
     )
 

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.live.net import sockets, syscalls, udp
+from paceline.live.net import addresses, sockets, syscalls, udp
 
 
 class Pair:
     """Two sockets on loopback, and what they need."""
 
-    def __init__(self) -> None:
-        self.a, self.b = sockets.open_socket("127.0.0.1"), sockets.open_socket("127.0.0.1")
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.a, self.b = sockets.open_socket(host), sockets.open_socket(host)
         self.inbox, self.outbox = udp.new_inbox(), udp.new_outbox()
+        udp.fit(self.outbox, self.a.fd)
         self.waiter = syscalls.new_waiter(self.b.fd)
-        self.to_b = np.uint64(sockets.pack_address("127.0.0.1", self.b.port))
-        self.from_a = sockets.pack_address("127.0.0.1", self.a.port)
+        self.to_b = np.uint64(sockets.pack_address(host, self.b.port))
+        self.from_a = sockets.pack_address(host, self.a.port)
 
     def post(self, payload: bytes, to: Any = None) -> None:
         start = udp.room_for(self.outbox, len(payload))
@@ -44,9 +45,9 @@ class Pair:
         self.b.close()
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    made = Pair()
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    made = Pair(request.param)
     yield made
     made.close()
 
@@ -74,8 +75,8 @@ def test_sizes_mix_and_a_shorter_one_ends_its_train(pair: Pair) -> None:
 
 
 def test_a_multicast_is_written_once_and_trains_may_have_gaps(pair: Pair) -> None:
-    other = sockets.open_socket("127.0.0.1")
-    to_other = np.uint64(sockets.pack_address("127.0.0.1", other.port))
+    other = sockets.open_socket(pair.b.host)
+    to_other = np.uint64(sockets.pack_address(pair.b.host, other.port))
     for i in range(10):
         pair.post(bytes([i]) * 100)
         if i % 3 == 0:
@@ -91,6 +92,7 @@ def test_a_multicast_is_written_once_and_trains_may_have_gaps(pair: Pair) -> Non
 
 def test_a_full_outbox_says_so_and_is_empty_after_a_flush(pair: Pair) -> None:
     outbox = udp.new_outbox(capacity_bytes=1000, trains=2)
+    udp.fit(outbox, pair.a.fd)
     assert udp.room_for(outbox, 1001) == -1
     assert udp.post(outbox, udp.room_for(outbox, 600), 600, pair.to_b)
     assert udp.room_for(outbox, 600) == -1
@@ -137,17 +139,18 @@ def test_the_clock_is_the_monotonic_one(pair: Pair) -> None:
 
 def test_addresses_mtu_and_elements() -> None:
     assert sockets.unpack_address(sockets.pack_address("10.1.2.3", 65535)) == ("10.1.2.3", 65535)
-    with pytest.raises(UserError, match="not an IPv4 address"):
-        sockets.pack_address("::1", 1)
+    with pytest.raises(UserError, match="not an IP address"):
+        sockets.pack_address("::1::", 1)
     assert sockets.path_mtu("127.0.0.1") >= 16_384
     assert [sockets.elements_for(mtu) for mtu in (1500, 9000, 65536)] == [352, 2048, 2048]
+    assert [sockets.elements_for(mtu, ipv6=True) for mtu in (1500, 1520)] == [320, 352]
     with pytest.raises(UserError, match="no room"):
         sockets.elements_for(90)
 
 
 def test_a_port_that_is_taken_is_the_users_mistake(pair: Pair) -> None:
     with pytest.raises(UserError, match="cannot listen there: Address already in use"):
-        sockets.open_socket("127.0.0.1", pair.b.port)
+        sockets.open_socket(pair.b.host, pair.b.port)
 
 
 def test_a_small_kernel_buffer_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +158,41 @@ def test_a_small_kernel_buffer_is_told_with_the_cure(monkeypatch: pytest.MonkeyP
     made = sockets.open_socket("127.0.0.1", buffer_bytes=1 << 30)
     assert any("sudo sysctl -w net.core.rmem_max=1073741824" in warning for warning in made.warnings)
     made.close()
+
+
+def test_a_socket_on_all_addresses_speaks_both_families() -> None:
+    both, old, new = sockets.open_socket("::"), sockets.open_socket("127.0.0.1"), sockets.open_socket("::1")
+    inbox, outbox = udp.new_inbox(), udp.new_outbox()
+    udp.fit(outbox, both.fd)
+    old.socket.sendto(b"old", ("127.0.0.1", both.port))
+    new.socket.sendto(b"new", ("::1", both.port))
+    sources = []
+    waiter = syscalls.new_waiter(both.fd)
+    while len(sources) < 2 and syscalls.wait(waiter, 2_000_000_000, False):
+        sources += [int(inbox.segments[i].source) for i in range(udp.receive(both.fd, inbox))]
+    known = [sockets.pack_address("127.0.0.1", old.port), sockets.pack_address("::1", new.port)]
+    assert sorted(sources) == sorted(known)
+    for to in known:
+        outbox.data[:4] = 7
+        assert udp.post(outbox, 0, 4, np.uint64(to))
+    assert udp.flush(both.fd, outbox) == 0
+    assert outbox.cells[0].errors == 0
+    for made in (old, new):
+        made.socket.settimeout(2)
+        assert made.socket.recv(10) == bytes([7] * 4)
+    syscalls.close_waiter(waiter)
+    for made in (both, old, new):
+        made.close()
+
+
+def test_an_ipv6_host_cannot_be_reached_over_ipv4_and_a_stranger_has_no_number(pair: Pair) -> None:
+    if pair.b.host == "::1":
+        lone = udp.new_inbox()._replace(book=np.zeros_like(addresses.BOOK))
+        pair.a.socket.sendto(b"x", ("::1", pair.b.port))
+        assert syscalls.wait(pair.waiter, 2_000_000_000, False) & syscalls.READABLE
+        assert udp.receive(pair.b.fd, lone) == 1
+        assert int(lone.segments[0].source) == addresses.STRANGER | pair.a.port
+        return
+    pair.post(b"nowhere", np.uint64(sockets.pack_address("::1", pair.b.port)))
+    assert udp.flush(pair.a.fd, pair.outbox) == 0
+    assert pair.outbox.cells[0].errors == 1

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 EngineHandle = dict[str, Any]
 """What an engine knows an attempt by: plain data, kept on disk."""
 MARK = "PACELINE_ATTEMPT"
-HANDED_ON = ("PACELINE_PASSPORT",)
+HANDED_ON = ("PACELINE_SWITCH_CA", "PACELINE_SWITCH_FINGERPRINT", "PACELINE_PASSPORT")
 """What jobs get from the environment of `paceline run`, unless the job file says otherwise."""
 """Carries the attempt's token: whatever process has it belongs to that attempt."""
 
@@ -46,6 +46,8 @@ MEANINGS: dict[str, str] = {
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT; absent without a switch",
     "PACELINE_BACKEND": "`auto` with a switch: whoever asks for Gloo, or for nothing, gets the backend `paceline`",
     "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",
+    "PACELINE_SWITCH_CA": "certificates by which the switch is known; where `paceline run` has it",
+    "PACELINE_SWITCH_FINGERPRINT": "the SHA-256 of the switch's certificate; where `paceline run` has it",
     "PACELINE_PASSPORT": "keep a hash of every result, for `paceline verify`; where `paceline run` has it",
     "PACELINE_RACK": "the rack of this server, where racks have switches of their own; on an emulated network",
     "PACELINE_SLOW": "how many times as long a device of this server takes; on an emulated network",

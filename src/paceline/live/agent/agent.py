@@ -45,8 +45,8 @@ from paceline.live.agent.state import (
     TASK,
 )
 from paceline.live.agent.tensors import sleep_while
+from paceline.live.net.addresses import pack_address, resolve
 from paceline.live.net.sockets import open_socket as open_data_socket
-from paceline.live.net.sockets import pack_address, resolve
 from paceline.live.net.syscalls import address_of, close_waiter, wake
 
 log = logging.getLogger("paceline.agent")
@@ -140,7 +140,7 @@ class Agent:
     @property
     def address(self) -> Address:
         """Where this agent listens."""
-        host, port = self._socket.getsockname()
+        host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
     # --- reductions ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from paceline.core.wire import CONTRIBUTORS_MAX, MAX_ELEMENTS
 from paceline.errors import UserError
 
 Address = tuple[str, int]
-"""An IPv4 address as text, and a UDP port."""
+"""An IP address as text, and a UDP port."""
 
 KEY_BYTES = 16
 STRAGGLER_MODES = ("off", "custody")

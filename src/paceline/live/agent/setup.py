@@ -37,8 +37,9 @@ from paceline.live.agent.state import (
     new_roles,
 )
 from paceline.live.agent.tensors import sleep_while
-from paceline.live.net.sockets import pack_address, resolve
+from paceline.live.net.addresses import pack_address, resolve
 from paceline.live.net.syscalls import address_of, close_waiter, new_waiter
+from paceline.live.net.udp import fit
 
 RTO_MIN_NS = 100_000_000
 RTO_MAX_NS = 2_000_000_000
@@ -81,6 +82,7 @@ def build(config: AgentConfig, fd: int) -> Loop:
     loop = new_loop(
         config.tensors_max, span, config.elements, max(racks) + 1, config.workers, new_waiter(fd), roles
     )
+    fit(loop.outbox, fd)
     _fill_control(loop, config, pool)
     _fill_sender(loop, config, racks, span, window, pool)
     _fill_custodian(loop, config, racks, pool)

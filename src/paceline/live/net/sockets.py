@@ -1,11 +1,10 @@
-"""UDP sockets as the data plane wants them: large kernel buffers, GRO, no fragments; addresses; path MTU.
+"""UDP sockets as the data plane wants them: large kernel buffers, GRO, no fragments; interfaces; path MTU.
 
-An address is one number for compiled code, `ip << 16 | port` (IPv4, host order); 0 is none.
+A socket is of the family of the address it is bound to; one on `::` takes IPv4 packets too.
 """
 
 import ctypes
 import fcntl
-import ipaddress
 import os
 import socket
 import struct
@@ -13,9 +12,15 @@ from dataclasses import dataclass, field
 
 from paceline.core.wire import HEADER_BYTES, MAX_ELEMENTS
 from paceline.errors import UserError
+from paceline.live.net.addresses import family_of, is_everywhere, is_loopback, show_address
+from paceline.live.net.addresses import pack_address as pack_address
+from paceline.live.net.addresses import resolve as resolve
+from paceline.live.net.addresses import unpack_address as unpack_address
 
 BUFFER_BYTES = 16 * 1024 * 1024
 IP_AND_UDP_BYTES = 28
+IPV6_MORE_BYTES = 20
+"""What an IPv6 header is longer than one of IPv4."""
 MTU_ETHERNET = 1500
 ELEMENT_STEP = 32
 _ANYWHERE = "192.0.2.1"
@@ -28,6 +33,8 @@ _UDP_GRO = 104
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
 _IP_MTU = 14
+_IPV6_MTU_DISCOVER = 23
+_IPV6_MTU = 24
 _SIOCGIFMTU = 0x8921
 
 
@@ -51,36 +58,18 @@ class DataSocket:
         self.socket.close()
 
 
-def pack_address(host: str, port: int) -> int:
-    """One number for an address."""
-    try:
-        return int(ipaddress.IPv4Address(host)) << 16 | port
-    except ipaddress.AddressValueError:
-        raise UserError("is not an IPv4 address; the data plane speaks IPv4", place=host) from None
-
-
-def unpack_address(address: int) -> tuple[str, int]:
-    """The address as the socket module has it."""
-    return str(ipaddress.IPv4Address(int(address) >> 16)), int(address) & 0xFFFF
-
-
-def resolve(host: str) -> str:
-    """The IPv4 address of a host name, or a `UserError`."""
-    try:
-        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0])
-    except OSError as error:
-        raise UserError(f"cannot be resolved: {error.strerror or error}", place=host) from None
-
-
 def open_socket(host: str, port: int = 0, buffer_bytes: int = BUFFER_BYTES) -> DataSocket:
     """A non-blocking UDP socket bound to `host:port` (0: any port), set up as well as the kernel lets us."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made = socket.socket(family_of(host), socket.SOCK_DGRAM)
     try:
         made.setblocking(False)
+        if made.family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_everywhere(host)))
         made.bind((host, port))
     except OSError as error:
         made.close()
-        raise UserError(f"cannot listen there: {error.strerror or error}", place=f"{host}:{port}") from None
+        place = show_address(host, port)
+        raise UserError(f"cannot listen there: {error.strerror or error}", place=place) from None
     warnings: list[str] = []
     receive_bytes = _grow(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF, buffer_bytes)
     send_bytes = _grow(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF, buffer_bytes)
@@ -98,7 +87,9 @@ def open_socket(host: str, port: int = 0, buffer_bytes: int = BUFFER_BYTES) -> D
         warnings.append("this kernel has no UDP_GRO (Linux 5.0): one system call for each packet received")
     # An oversized packet is an error here, not a train of fragments that the path loses.
     made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
-    bound_host, bound_port = made.getsockname()
+    if made.family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _IP_PMTUDISC_DO)
+    bound_host, bound_port = made.getsockname()[:2]
     return DataSocket(made, bound_host, bound_port, receive_bytes, send_bytes, gro, warnings)
 
 
@@ -113,16 +104,35 @@ def _grow(made: socket.socket, force: int, plain: int, wanted: int) -> int:
 
 def path_mtu(host: str) -> int:
     """The MTU on the way to a host, as the kernel knows it now: the interface's, or what the path has told."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))
-            return int(probe.getsockopt(socket.IPPROTO_IP, _IP_MTU))
-        except OSError as error:
-            raise UserError(f"no way there: {error.strerror or error}", place=host) from None
+    try:
+        return route_to(host)[1]
+    except OSError as error:
+        raise UserError(f"no way there: {error.strerror or error}", place=host) from None
+
+
+def route_to(host: str) -> tuple[str, int]:
+    """This machine's address on the way to a host (a name, or an IP address), and the MTU there; nothing is sent.
+
+    Raises what the kernel says where there is no way.
+    """
+    found = socket.getaddrinfo(host, 9, socket.AF_UNSPEC, socket.SOCK_DGRAM)
+    found.sort(key=lambda each: each[0] != socket.AF_INET)
+    family, *_, address = found[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        level, option = (
+            (socket.IPPROTO_IPV6, _IPV6_MTU) if family == socket.AF_INET6 else (socket.IPPROTO_IP, _IP_MTU)
+        )
+        return str(probe.getsockname()[0]), int(probe.getsockopt(level, option))
 
 
 class _Address(ctypes.Structure):
-    _fields_ = (("family", ctypes.c_ushort), ("port", ctypes.c_ushort), ("host", ctypes.c_ubyte * 4))
+    _fields_ = (
+        ("family", ctypes.c_ushort),
+        ("port", ctypes.c_ushort),
+        ("host", ctypes.c_ubyte * 4),
+        ("ipv6", ctypes.c_ubyte * 16),
+    )
 
 
 class _Interface(ctypes.Structure):
@@ -139,7 +149,7 @@ _Interface._fields_ = (
 
 
 def interfaces() -> dict[str, str]:
-    """The IPv4 addresses of this network namespace, each with the name of its interface."""
+    """The IP addresses of this network namespace, each with the name of its interface."""
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_Interface)()
     if libc.getifaddrs(ctypes.byref(first)) != 0:
@@ -150,7 +160,11 @@ def interfaces() -> dict[str, str]:
         while at:
             entry = at.contents
             if entry.address and entry.address.contents.family == socket.AF_INET:
-                found[".".join(map(str, entry.address.contents.host))] = entry.name.decode()
+                host = socket.inet_ntop(socket.AF_INET, bytes(entry.address.contents.host))
+                found[host] = entry.name.decode()
+            elif entry.address and entry.address.contents.family == socket.AF_INET6:
+                host = socket.inet_ntop(socket.AF_INET6, bytes(entry.address.contents.ipv6))
+                found[host] = entry.name.decode()
             at = entry.next
     finally:
         libc.freeifaddrs(first)
@@ -158,12 +172,12 @@ def interfaces() -> dict[str, str]:
 
 
 def interface_mtu(host: str) -> int:
-    """The MTU of the interface that has this address; of all addresses (0.0.0.0), the least beyond loopback."""
+    """The MTU of the interface that has this address; of all addresses (0.0.0.0, ::), the least beyond loopback."""
     by_address = interfaces()
-    if host == "0.0.0.0":
-        names = {name for address, name in by_address.items() if not address.startswith("127.")} or {"lo"}
+    if is_everywhere(host):
+        names = set(by_address.values()) - {"lo"} or {"lo"}
         return min(_mtu(name) for name in names)
-    if host not in by_address and not host.startswith("127."):
+    if host not in by_address and not is_loopback(host):
         raise UserError("is not an address of this host", place=host)
     return _mtu(by_address.get(host, "lo"))
 
@@ -174,9 +188,10 @@ def _mtu(interface: str) -> int:
     return int(struct.unpack("16si12x", answer)[1])
 
 
-def elements_for(mtu: int) -> int:
+def elements_for(mtu: int, ipv6: bool = False) -> int:
     """How many 32-bit integers a packet carries on a path of this MTU, in steps of 32: 1500 gives 352."""
-    room = (mtu - IP_AND_UDP_BYTES - HEADER_BYTES) // 4 // ELEMENT_STEP * ELEMENT_STEP
+    around = IP_AND_UDP_BYTES + (IPV6_MORE_BYTES if ipv6 else 0)
+    room = (mtu - around - HEADER_BYTES) // 4 // ELEMENT_STEP * ELEMENT_STEP
     if room < ELEMENT_STEP:
         raise UserError(f"an MTU of {mtu} leaves no room for a packet", place="MTU")
     return min(MAX_ELEMENTS, room)
@@ -184,7 +199,7 @@ def elements_for(mtu: int) -> int:
 
 def is_own_address(host: str) -> bool:
     """Does this machine have the address? Only then a socket can be bound to it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family_of(host), socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((host, 0))
         except OSError:
@@ -194,7 +209,7 @@ def is_own_address(host: str) -> bool:
 
 def own_address(peer: str = _ANYWHERE) -> str:
     """The address by which this machine reaches a peer, or whatever is outside; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family_of(peer), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 9))
         except OSError:

@@ -12,15 +12,18 @@ The system call dominates the cost of a datagram, so both ways go in trains of u
 
 `post` puts packets to one destination into one train as long as they are of equal size (the last one may be shorter),
 wherever in the outbox they lie; trains to one destination keep their order. What is multicast is written once.
-Sending to a destination that cannot be reached is counted, and the rest goes on. Addresses of buffers are written
-into the kernel's records once, so the arrays of an inbox or an outbox must live as long as it is used.
+Sending to a destination that cannot be reached is counted, and the rest goes on. `fit` tells an outbox the family of
+its socket: over one of IPv6, IPv4 destinations are written as IPv6 has them. Addresses of buffers are written into the
+kernel's records once, so the arrays of an inbox or an outbox must live as long as it is used.
 """
 
+import socket
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_inner
+from paceline.live.net.addresses import BOOK, BOOK_HOSTS, IPV6, STRANGER, place_of
 from paceline.live.net.syscalls import address_of, last_error, recvmmsg, sendmmsg
 
 MESSAGES = 32
@@ -33,6 +36,16 @@ OPEN_TRAINS = 256
 CONTROL_BYTES = 64
 
 _AF_INET = 2
+_AF_INET6 = 10
+_IPV4_BYTES = 16
+_IPV6_BYTES = 28
+_IPV6_MARK = np.uint64(IPV6)
+_STRANGER = np.uint64(STRANGER)
+_MAPPED = np.uint64(0xFFFF0000)  # ::ffff:0:0/96, where IPv6 has IPv4 hosts
+_NO_BYTES = np.uint64(0)
+_FOUR_BYTES = np.uint64(32)
+_FOUR_BYTES_MASK = np.uint64(0xFFFFFFFF)
+_PLACES = np.uint64(BOOK_HOSTS - 1)
 SOL_UDP = 17
 _UDP_SEGMENT = 103
 UDP_GRO = 104
@@ -65,7 +78,18 @@ MMSGHDR = np.dtype(
 """`struct mmsghdr` of 64-bit Linux."""
 IOVEC = np.dtype([("start", "u8"), ("length", "u8")])
 # Port and host stay in network order: Numba's records have no other than the machine's own.
-SOCKADDR = np.dtype([("family", "u2"), ("port", "u2"), ("host", "u4"), ("zero", "u8")])
+# `struct sockaddr_in6` from `high` on; what is `host` in `struct sockaddr_in` is there the flow.
+SOCKADDR = np.dtype(
+    [
+        ("family", "u2"),
+        ("port", "u2"),
+        ("host", "u4"),
+        ("high", "u8"),
+        ("low", "u8"),
+        ("scope", "u4"),
+        ("pad", "u4"),
+    ]
+)
 CMSG = np.dtype(
     [("length", "u8"), ("level", "i4"), ("kind", "i4"), ("value", "u4"), ("pad", "u4"), ("more", "u1", 40)]
 )
@@ -98,9 +122,10 @@ CELLS = np.dtype(
         ("bytes", "i8"),  # bytes so far
         ("errors", "i8"),  # calls that failed for good
         ("last_error", "i8"),  # `errno` of the last of them
+        ("ipv6", "i8"),  # 1: the outbox's socket is one of IPv6
     ]
 )
-assert (MMSGHDR.itemsize, IOVEC.itemsize, SOCKADDR.itemsize, CMSG.itemsize) == (64, 16, 16, CONTROL_BYTES)
+assert (MMSGHDR.itemsize, IOVEC.itemsize, SOCKADDR.itemsize, CMSG.itemsize) == (64, 16, 32, CONTROL_BYTES)
 
 
 class Inbox(NamedTuple):
@@ -113,6 +138,7 @@ class Inbox(NamedTuple):
     iovecs: Any
     names: Any
     controls: Any
+    book: Any
 
 
 class Outbox(NamedTuple):
@@ -126,6 +152,7 @@ class Outbox(NamedTuple):
     names: Any
     controls: Any
     open: Any
+    book: Any
 
 
 def _records(shape: Any, dtype: np.dtype[np.void]) -> Any:
@@ -135,7 +162,7 @@ def _records(shape: Any, dtype: np.dtype[np.void]) -> Any:
 def _headers(count: int, iovecs: Any, names: Any, controls: Any) -> Any:
     headers = _records(count, MMSGHDR)
     headers.name = address_of(names) + SOCKADDR.itemsize * np.arange(count, dtype=np.uint64)
-    headers.name_bytes = SOCKADDR.itemsize
+    headers.name_bytes = _IPV4_BYTES
     headers.iovecs = address_of(iovecs) + iovecs.strides[0] * np.arange(count, dtype=np.uint64)
     headers.iovec_count = 1
     headers.control = address_of(controls) + CMSG.itemsize * np.arange(count, dtype=np.uint64)
@@ -161,7 +188,7 @@ def new_inbox(messages: int = MESSAGES, extra_bytes: int = 0) -> Inbox:
     iovecs["start"][:, 0] = address_of(data) + MESSAGE_BYTES * np.arange(messages, dtype=np.uint64)
     iovecs["length"] = MESSAGE_BYTES
     headers = _headers(messages, iovecs, names, controls)
-    return Inbox(_cells(headers, data), data, segments, headers, iovecs, names, controls)
+    return Inbox(_cells(headers, data), data, segments, headers, iovecs, names, controls, BOOK)
 
 
 def new_outbox(capacity_bytes: int = OUTBOX_BYTES, trains: int = TRAINS) -> Outbox:
@@ -174,7 +201,19 @@ def new_outbox(capacity_bytes: int = OUTBOX_BYTES, trains: int = TRAINS) -> Outb
     headers = _headers(trains, iovecs, names, controls)
     cells = _cells(headers, data)
     open_trains = np.full(OPEN_TRAINS, -1, dtype=np.int64)
-    return Outbox(cells, data, _records(trains, TRAIN), headers, iovecs, names, controls, open_trains)
+    return Outbox(cells, data, _records(trains, TRAIN), headers, iovecs, names, controls, open_trains, BOOK)
+
+
+def fit(outbox: Outbox, fd: int) -> None:
+    """This outbox is for this socket, of IPv4 or of IPv6; where there is none (-1), of IPv4."""
+    if fd < 0:
+        return
+    looked_at = socket.socket(fileno=fd)
+    ipv6 = looked_at.family == socket.AF_INET6
+    looked_at.detach()
+    outbox.cells[0].ipv6 = int(ipv6)
+    outbox.names.family = _AF_INET6 if ipv6 else _AF_INET
+    outbox.headers.name_bytes = _IPV6_BYTES if ipv6 else _IPV4_BYTES
 
 
 @compiled_inner
@@ -193,7 +232,7 @@ def receive(fd: int, inbox: Inbox) -> int:
     cells = inbox.cells[0]
     headers = inbox.headers
     for m in range(headers.shape[0]):
-        headers[m].name_bytes = 16
+        headers[m].name_bytes = _IPV6_BYTES
         headers[m].control_bytes = CONTROL_BYTES
     got = recvmmsg(fd, cells.headers, np.uint32(headers.shape[0]), _MSG_DONTWAIT, 0)
     cells.calls += 1
@@ -212,11 +251,25 @@ def receive(fd: int, inbox: Inbox) -> int:
         if header.control_bytes >= 20 and control.level == SOL_UDP and control.kind == UDP_GRO:
             size = np.int64(control.value)
         name = inbox.names[m]
-        source = (_swapped_4(np.uint64(name.host)) << _TWO_BYTES) | _swapped_2(np.uint64(name.port))
+        source = _swapped_4(np.uint64(name.host)) << _TWO_BYTES
+        if name.family == _AF_INET6:
+            source = _source_of_ipv6(inbox.book, name.high, name.low)
+        source |= _swapped_2(np.uint64(name.port))
         segments = _split(inbox, m, length, size, source, segments)
         cells.bytes += length
     cells.packets += segments
     return segments
+
+
+@compiled_inner
+def _source_of_ipv6(book: Any, high: Any, low: Any) -> Any:
+    """The number of a host, without its port."""
+    if high == _NO_BYTES and low & _FOUR_BYTES_MASK == _MAPPED:
+        return _swapped_4(low >> _FOUR_BYTES) << _TWO_BYTES
+    place = place_of(book, high, low)
+    if place < 0:
+        return _STRANGER
+    return _IPV6_MARK | (np.uint64(place) << _TWO_BYTES)
 
 
 @compiled_inner
@@ -346,7 +399,16 @@ def discard(outbox: Outbox) -> int:
 def _address(outbox: Outbox, at: int) -> None:
     train = outbox.trains[at]
     name = outbox.names[at]
-    name.host = np.uint32(_swapped_4(train.destination >> _TWO_BYTES))
+    if outbox.cells[0].ipv6 == 0:
+        name.host = np.uint32(_swapped_4((train.destination >> _TWO_BYTES) & _FOUR_BYTES_MASK))
+        if train.destination & _IPV6_MARK != _NO_BYTES:
+            name.host = np.uint32(0xFFFFFFFF)  # to everybody: the kernel refuses it, and an error is counted
+    elif train.destination & _IPV6_MARK != _NO_BYTES:
+        page = outbox.book[(train.destination >> _TWO_BYTES) & _PLACES]
+        name.high, name.low = page.high, page.low
+    else:
+        host = _swapped_4((train.destination >> _TWO_BYTES) & _FOUR_BYTES_MASK)
+        name.high, name.low = _NO_BYTES, _MAPPED | (host << _FOUR_BYTES)
     name.port = np.uint16(_swapped_2(train.destination & _TWO_BYTES_MASK))
     header = outbox.headers[at]
     header.iovec_count = np.uint64(train.pieces)

@@ -24,11 +24,13 @@ from paceline.core.auth import KEY_BYTES, key_words
 from paceline.core.switch.memory import AGGREGATOR, POLICIES
 from paceline.errors import UserError
 from paceline.live.net import sockets
+from paceline.live.net.addresses import is_everywhere, is_ipv6, is_loopback, show_address
 from paceline.live.switch.jobs import POOL_SHARE, AdmittedJob, Events, Refusal, Registry, Upstream
 from paceline.live.switch.pcap import open_pcap, turn_over
 from paceline.live.switch.police import ShardPolice
 from paceline.live.switch.shard import ShardThread, run_shard
 from paceline.live.switch.shard_state import SHARDS_MAX, Shard, admit, grant, new_shard, release
+from paceline.live.switch_tls import Trust, check_certificate
 
 LIVE_POLICIES = tuple(name for name in POLICIES if name != "none")
 SLOTS_MIN = 2
@@ -61,6 +63,10 @@ class SwitchOptions:
     seed: int = 1
     pcap: Path | None = None
     pcap_bytes: int = 256 << 20
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    upstream_trust: Trust | None = None
+    """How the upper switch is known, over TLS; None: plain HTTP."""
 
 
 def announce_compilation() -> None:
@@ -94,7 +100,9 @@ class LiveSwitch:
         self.instance = secrets.token_hex(8)
         """Names this run of the switch to those it admits."""
         self.ended = threading.Event()
-        self.upstream = Upstream(*options.upstream, options.token) if options.upstream else None
+        self.upstream = (
+            Upstream(*options.upstream, options.token, options.upstream_trust) if options.upstream else None
+        )
         self._pcap_fd = open_pcap(options.pcap) if options.pcap else -1
         self.sockets = self._open()
         self.ports = [made.port for made in self.sockets]
@@ -162,13 +170,13 @@ class LiveSwitch:
             self.registry.forget(wanted["number"], wanted["key"])
         job = self.registry.admit(name, workers, **wanted)
         if self.upstream is not None and job.racks > 1:
-            host = (
-                sockets.own_address(self.upstream.host)
-                if self.options.host == "0.0.0.0"
-                else self.options.host
-            )
-            self.upstream.bind_rack(job, [sockets.pack_address(host, port) for port in self.ports])
+            self.upstream.bind_rack(job, self._own_addresses(self.upstream.host))
         return job
+
+    def _own_addresses(self, peer: str) -> list[int]:
+        """Of this switch's shards, as a peer sees them."""
+        host = sockets.own_address(peer) if is_everywhere(self.options.host) else self.options.host
+        return [sockets.pack_address(host, port) for port in self.ports]
 
     def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """Bind a worker's address, and tell the upper switch in which rack it lives."""
@@ -181,11 +189,11 @@ class LiveSwitch:
         """A worker at a switch's own address would have each packet for it go round for ever."""
         host, port = sockets.unpack_address(address)
         own = port in self.ports and (
-            sockets.is_own_address(host) if self.options.host == "0.0.0.0" else host == self.options.host
+            sockets.is_own_address(host) if is_everywhere(self.options.host) else host == self.options.host
         )
         above = self.upstream is not None and address in self.upstream.shards
         if own or above:
-            raise Refusal(400, f"{host}:{port} is a switch, not a worker")
+            raise Refusal(400, f"{show_address(host, port)} is a switch, not a worker")
 
     def leave(self, job: AdmittedJob) -> int:
         """The job leaves. A job of several racks leaves the upper switch when its lease there is over."""
@@ -308,12 +316,7 @@ class LiveSwitch:
             return
         self._aim()
         if job.racks > 1:
-            host = (
-                sockets.own_address(self.upstream.host)
-                if self.options.host == "0.0.0.0"
-                else self.options.host
-            )
-            self.upstream.bind_rack(job, [sockets.pack_address(host, port) for port in self.ports])
+            self.upstream.bind_rack(job, self._own_addresses(self.upstream.host))
             for worker, address in job.addresses.items():
                 self.upstream.bind_worker(job, worker, address)
         self.events("upstream", f"job {job.number} was admitted again at the upper switch", job=job.number)
@@ -349,18 +352,19 @@ def _check(options: SwitchOptions) -> None:
     for name in ("drop", "duplicate", "reorder"):
         if not 0.0 <= getattr(options, name) < 1.0:
             raise UserError("a probability from 0 up to, not including, 1 is wanted", place=f"--{name}")
-    if not options.host.startswith("127.") and not options.token:
+    if not is_loopback(options.host) and not options.token:
         raise UserError(
             f"{options.host} can be reached from outside: give --token-file, or listen on 127.0.0.1",
             place="--listen",
         )
+    check_certificate(options.tls_certificate, options.tls_key)
     if options.upper and options.upstream:
         raise UserError("an upper switch has no upstream; there are two levels", place="--upstream")
 
 
 def _elements(host: str) -> int:
     """As many elements as a packet has on the interface that is listened on: wider aggregators would lie half empty."""
-    return sockets.elements_for(sockets.interface_mtu(host))
+    return sockets.elements_for(sockets.interface_mtu(host), is_ipv6(host))
 
 
 def _for_upstream(wanted: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 Admission, listing and binding of racks need the cluster's token (compared in constant time); what concerns one job
 needs that job's key. Both are looked at before a body is read. Of connections without a request the oldest is
-closed when there are too many, and each after a few seconds: they keep nobody from being admitted. A refusal is
-`{"error": sentence}` with its status; a body is small, or it is refused.
+closed when there are too many, and each after a few seconds: they keep nobody from being admitted. The same goes for
+connections that do not finish their TLS handshake. A refusal is `{"error": sentence}` with its status; a body is small,
+or it is refused.
 """
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import socket
 import threading
@@ -18,7 +18,14 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.exposition import content_type, wants_openmetrics
-from paceline.live.net.sockets import pack_address
+from paceline.live.net.addresses import (
+    family_of,
+    is_everywhere,
+    pack_address,
+    parse_ip,
+    show_address,
+    split_address,
+)
 from paceline.live.switch.daemon import LiveSwitch
 from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
 from paceline.live.switch.metrics import metrics_text
@@ -39,14 +46,17 @@ class ControlServer:
         import uvicorn
 
         options = switch.options
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = socket.socket(family_of(options.host), socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            if self._socket.family == socket.AF_INET6:
+                only = int(not is_everywhere(options.host))
+                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             self._socket.bind((options.host, options.port))
             self._socket.listen(128)
         except OSError as error:
             self._socket.close()
-            place = f"{options.host}:{options.port}"
+            place = show_address(options.host, options.port)
             raise UserError(f"cannot listen there: {error.strerror or error}", place=place) from None
         self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
@@ -59,6 +69,8 @@ class ControlServer:
             timeout_graceful_shutdown=2,
             http=_bounded_protocol(),
             ws="none",
+            ssl_certfile=options.tls_certificate,
+            ssl_keyfile=options.tls_key,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="paceline-control", daemon=True)
@@ -80,7 +92,32 @@ class ControlServer:
         self._socket.close()
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
+        with asyncio.Runner(loop_factory=_BoundedLoop) as runner:
+            runner.run(self._server.serve(sockets=[self._socket]))
+
+
+class _BoundedLoop(asyncio.SelectorEventLoop):
+    """The event loop, with limits for connections that do not finish their handshake.
+
+    A protocol learns of its connection after the handshake only; the loop makes a transport as soon as it is there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shaking: dict[Any, None] = {}
+
+    def _make_ssl_transport(self, *args: Any, **more: Any) -> Any:
+        more["ssl_handshake_timeout"] = REQUEST_S
+        transport: Any = super()._make_ssl_transport(*args, **more)  # type: ignore[misc]
+        self._shaking[transport] = None
+        waiter = more.get("waiter")
+        if waiter is not None:
+            waiter.add_done_callback(lambda _done: self._shaking.pop(transport, None))
+        if len(self._shaking) > IDLE_MAX:
+            oldest = next(iter(self._shaking))
+            self._shaking.pop(oldest)
+            oldest.abort()
+        return transport
 
 
 def _bounded_protocol() -> Any:
@@ -204,23 +241,25 @@ class Call:
         return value
 
     def address(self, value: Any) -> int:
-        """An address `ip:port`; without an ip, or with 0.0.0.0, the client's own."""
-        host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-        if not (port.isascii() and port.isdigit()):
-            raise Refusal(400, f"{value!r} is not ip:port (IPv4)")
+        """An address `ip:port` or `[ip]:port`; without an ip, or with 0.0.0.0 or ::, the client's own."""
+        text = value if isinstance(value, str) else ""
+        last = text.rpartition(":")[2]
+        if not (last.isascii() and last.isdigit()):
+            raise Refusal(400, f"{value!r} is not ip:port")
         try:
-            number = int(port)
-            if host in ("", "0.0.0.0"):
-                host = self.client
-            packed = pack_address(host, number)
+            host, port = split_address(text if not text.startswith(":") else f"0.0.0.0{text}", 0)
+            meant = parse_ip(self.client if is_everywhere(host) else host)
         except (ValueError, UserError):
-            raise Refusal(400, f"{value!r} is not ip:port (IPv4)") from None
-        if not 0 < number < 65_536:
-            raise Refusal(400, f"{number} is not a port")
-        meant = ipaddress.IPv4Address(packed >> 16)
-        if meant.is_multicast or meant.is_reserved or meant.is_unspecified:
+            raise Refusal(400, f"{value!r} is not ip:port") from None
+        if not port:
+            raise Refusal(400, f"{value!r} has no port")
+        # Of IPv6 also ::1 counts as reserved; of IPv4 what is reserved ends with the address of everyone.
+        if meant.is_multicast or meant.is_unspecified or (meant.version == 4 and meant.is_reserved):
             raise Refusal(400, f"{value!r} is not the address of one host")
-        return packed
+        try:
+            return pack_address(str(meant), port)
+        except UserError as error:
+            raise Refusal(503, str(error)) from None
 
 
 class Handlers:

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
 from paceline.core.auth import KEY_BYTES, key_words
-from paceline.live.net.sockets import pack_address, resolve, unpack_address
+from paceline.live.net.addresses import pack_address, resolve, show_address, unpack_address
 from paceline.live.switch import shard_state
 from paceline.live.switch.shard import ShardThread
 from paceline.live.switch.shard_state import RACKS_MAX, WORKERS_MAX, Shard
 from paceline.live.switch_client import ControlError, ControlPlane
+from paceline.live.switch_tls import Trust
 
 
 class Events:
@@ -226,10 +227,10 @@ class Registry:
         host, port = unpack_address(address)
         self._events(
             "bound",
-            f"job {job.number}: worker {worker} is {host}:{port}",
+            f"job {job.number}: worker {worker} is {show_address(host, port)}",
             job=job.number,
             worker=worker,
-            address=f"{host}:{port}",
+            address=show_address(host, port),
         )
 
     def bind_rack(self, job: AdmittedJob, rack: int, addresses: Sequence[int]) -> None:
@@ -342,10 +343,11 @@ def parse_key(text: str) -> bytes | None:
 class Upstream:
     """The upper switch at `host:port`."""
 
-    def __init__(self, host: str, port: int, token: str) -> None:
+    def __init__(self, host: str, port: int, token: str, trust: Trust | None = None) -> None:
         self.host = resolve(host)
         self.shards: list[int] = []
-        self._control = ControlPlane(self.host, port, token, TIMEOUT_S)
+        # By its name, which a certificate may have.
+        self._control = ControlPlane(host if trust is not None else self.host, port, token, TIMEOUT_S, trust)
 
     def admit(self, request: dict[str, Any]) -> dict[str, Any]:
         """Admit a job there; remembers where its shards are."""
@@ -355,12 +357,12 @@ class Upstream:
 
     def bind_rack(self, job: AdmittedJob, addresses: Sequence[int]) -> None:
         """Tell where this switch's own shards are."""
-        shown = ["{}:{}".format(*unpack_address(address)) for address in addresses]
+        shown = [show_address(*unpack_address(address)) for address in addresses]
         self._ask("PUT", f"/v1/jobs/{job.number}/racks/{job.rack}", {"addresses": shown}, job)
 
     def bind_worker(self, job: AdmittedJob, worker: int, address: int) -> None:
         """Tell that a worker lives in this rack."""
-        shown = "{}:{}".format(*unpack_address(address))
+        shown = show_address(*unpack_address(address))
         self._ask("PUT", f"/v1/jobs/{job.number}/workers/{worker}", {"address": shown, "rack": job.rack}, job)
 
     def renew(self, job: AdmittedJob) -> bool:

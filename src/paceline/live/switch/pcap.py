@@ -1,4 +1,4 @@
-"""A capture of a shard's packets as they are on the wire: pcap with raw IPv4, for Wireshark and tshark.
+"""A capture of a shard's packets as they are on the wire: pcap with raw IP, for Wireshark and tshark.
 
 The kernel's GSO and GRO would show trains of packets in a capture on the interface; here each packet is its own
 record, with the IP and UDP headers it has. Records of several shards go to one file: each write holds whole records.
@@ -14,14 +14,21 @@ import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.errors import UserError
+from paceline.live.net.addresses import BOOK, BOOK_HOSTS, IPV6
 from paceline.live.net.syscalls import address_of, memcpy, write
 
 _MAGIC_NANOSECONDS = 0xA1B23C4D
 _LINK_TYPE_RAW = 101
 _RECORD_BYTES = 16
 _IP_BYTES = 20
+_IPV6_BYTES = 40
+_UDP = 17
 _UDP_BYTES = 8
-_AROUND = _RECORD_BYTES + _IP_BYTES + _UDP_BYTES
+_AROUND = _RECORD_BYTES + _IPV6_BYTES + _UDP_BYTES
+_IPV6_MARK = np.uint64(IPV6)
+_NOTHING = np.uint64(0)
+_TWO_BYTES = np.uint64(16)
+_PLACES = np.uint64(BOOK_HOSTS - 1)
 _BUFFER_BYTES = 1 << 20
 _SECOND_NS = 1_000_000_000
 
@@ -45,6 +52,7 @@ class Capture(NamedTuple):
 
     cells: Any
     data: Any
+    book: Any  # IPv6 hosts, as `addresses.BOOK`
 
 
 def open_pcap(path: Path) -> int:
@@ -69,7 +77,7 @@ def new_capture(fd: int, address: int, limit_bytes: int = 1 << 62) -> Capture:
     cells = np.zeros(1, dtype=CELLS).view(np.recarray)
     cells[0].buffer, cells[0].own, cells[0].fd = address_of(data), address, fd
     cells[0].limit = limit_bytes
-    return Capture(cells, data)
+    return Capture(cells, data, BOOK)
 
 
 @compiled_inner
@@ -97,14 +105,31 @@ def record(
     if cells.used + _AROUND + length > data.shape[0]:
         write_out(capture)
     at = cells.used
-    total = _IP_BYTES + _UDP_BYTES + length
+    ipv6 = destination & _IPV6_MARK != _NOTHING or source & _IPV6_MARK != _NOTHING
+    total = (_IPV6_BYTES if ipv6 else _IP_BYTES) + _UDP_BYTES + length
     time_ns = now_ns + cells.offset_ns
     _put_little(data, at, time_ns // _SECOND_NS)
     _put_little(data, at + 4, time_ns % _SECOND_NS)
     _put_little(data, at + 8, total)
     _put_little(data, at + 12, total)
     ip = at + _RECORD_BYTES
-    from_host, to_host = np.int64(source >> np.uint64(16)), np.int64(destination >> np.uint64(16))
+    udp = ip + (_IPV6_BYTES if ipv6 else _IP_BYTES)
+    _put(data, udp, 2, np.int64(source & np.uint64(0xFFFF)))
+    _put(data, udp + 2, 2, np.int64(destination & np.uint64(0xFFFF)))
+    _put(data, udp + 4, 2, _UDP_BYTES + length)
+    _put(data, udp + 6, 2, 0)
+    memcpy(cells.buffer + udp + _UDP_BYTES, packet_address, length)
+    if ipv6:
+        _put_ipv6(capture, ip, _UDP_BYTES + length, source, destination)
+    else:
+        _put_ipv4(data, ip, total, source, destination)
+    cells.used = at + _RECORD_BYTES + total
+    cells.records += 1
+
+
+@compiled_inner
+def _put_ipv4(data: Any, ip: int, total: int, source: Any, destination: Any) -> None:
+    from_host, to_host = np.int64(source >> _TWO_BYTES), np.int64(destination >> _TWO_BYTES)
     # Version and header length; length; no fragment; 64 hops; UDP.
     _put(data, ip, 4, 0x45000000 | total)
     _put(data, ip + 4, 4, 0x00004000)
@@ -116,14 +141,36 @@ def record(
     checksum = (checksum & 0xFFFF) + (checksum >> 16)
     checksum = (checksum & 0xFFFF) + (checksum >> 16)
     _put(data, ip + 10, 2, ~checksum & 0xFFFF)
-    udp = ip + _IP_BYTES
-    _put(data, udp, 2, np.int64(source & np.uint64(0xFFFF)))
-    _put(data, udp + 2, 2, np.int64(destination & np.uint64(0xFFFF)))
-    _put(data, udp + 4, 2, _UDP_BYTES + length)
-    _put(data, udp + 6, 2, 0)
-    memcpy(cells.buffer + udp + _UDP_BYTES, packet_address, length)
-    cells.used = at + _AROUND + length
-    cells.records += 1
+
+
+@compiled_inner
+def _put_ipv6(capture: Capture, ip: int, length: int, source: Any, destination: Any) -> None:
+    """The header, and the checksum of UDP, which IPv6 insists on."""
+    data = capture.data
+    # Version; length, UDP, 64 hops.
+    _put(data, ip, 4, 0x60000000)
+    _put(data, ip + 4, 4, (length << 16) | (_UDP << 8) | 64)
+    _put_host(capture, ip + 8, source)
+    _put_host(capture, ip + 24, destination)
+    checksum = np.int64(length + _UDP)
+    for i in range(ip + 8, ip + _IPV6_BYTES + length):
+        checksum += np.int64(data[i]) << (8 * ((i - ip + 1) & 1))
+    while checksum >> 16 != 0:
+        checksum = (checksum & 0xFFFF) + (checksum >> 16)
+    _put(data, ip + _IPV6_BYTES + 6, 2, ~checksum & 0xFFFF)
+
+
+@compiled_inner
+def _put_host(capture: Capture, start: int, address: Any) -> None:
+    """A host as IPv6 has it."""
+    if address & _IPV6_MARK == _NOTHING:
+        _put(capture.data, start, 8, 0)
+        _put(capture.data, start + 8, 8, np.int64(0xFFFF00000000) | np.int64(address >> _TWO_BYTES))
+        return
+    page = capture.book[(address >> _TWO_BYTES) & _PLACES]
+    for i in range(8):
+        capture.data[start + i] = np.uint8((page.high >> np.uint64(8 * i)) & np.uint64(255))
+        capture.data[start + 8 + i] = np.uint8((page.low >> np.uint64(8 * i)) & np.uint64(255))
 
 
 @compiled_apart

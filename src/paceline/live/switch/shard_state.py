@@ -12,7 +12,7 @@ from paceline.core import wire
 from paceline.core.switch import program as switch
 from paceline.core.switch.program import Switch, new_switches
 from paceline.live.net.syscalls import Waiter, address_of, new_waiter
-from paceline.live.net.udp import Inbox, Outbox, new_inbox, new_outbox
+from paceline.live.net.udp import Inbox, Outbox, fit, new_inbox, new_outbox
 from paceline.live.switch.faults import InjectedFaults, new_faults
 from paceline.live.switch.pcap import Capture, new_capture
 
@@ -153,6 +153,7 @@ def new_shard(
     """A shard on an open socket; no job is admitted yet."""
     held = new_faults(*faults, seed)
     inbox, outbox = new_inbox(INBOX_MESSAGES, held.room_bytes), new_outbox()
+    fit(outbox, fd)
     values = np.zeros((1, width), dtype=np.int32)
     cells = _records(1, CELLS)
     cells[0].fd, cells[0].full_tag = fd, full_tag

@@ -18,11 +18,18 @@ from paceline.errors import UserError
 from paceline.live.agent.agent import Agent, open_socket
 from paceline.live.agent.config import AgentConfig
 from paceline.live.agent.setup import warm_up
-from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
+from paceline.live.net.addresses import is_ipv6
+from paceline.live.net.sockets import IPV6_MORE_BYTES, route_to
+from paceline.live.switch_client import (
+    Admission,
+    ControlError,
+    ControlPlane,
+    Membership,
+    UntrustedSwitchError,
+)
 from paceline.torch.rendezvous import StorePrefix
 from paceline.torch.settings import Settings
 
-_IP_MTU = 14
 _GRACE_S = 60.0
 """The exchange keeps the time of a reduction; the agent's own limit comes after it."""
 PATH_ERRORS = (OSError, RuntimeError, UserError, ControlError)
@@ -50,17 +57,23 @@ class PathOffer:
 
 
 def route_to_switch(settings: Settings, master: str) -> tuple[str, int]:
-    """This host's address on the way to the switch (or the master), and the MTU of that way."""
-    far = settings.switch.partition(":")[0] or master or "127.0.0.1"
+    """This host's address on the way to the switch (or the master), and the MTU of that way.
+
+    IPv6 takes more of a packet than IPv4: what it takes is off the MTU already.
+    """
+    far = (_control_of(settings).host if settings.switch else "") or master or "127.0.0.1"
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))
-            mtu = probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-            return settings.address or str(probe.getsockname()[0]), mtu
+        address, mtu = route_to(far)
+        address = settings.address or address
+        return address, mtu - IPV6_MORE_BYTES if is_ipv6(address) else mtu
     except OSError as error:
         if settings.address:
             return settings.address, 1500
         raise UserError(f"no way to {far}: {error}", place="PACELINE_SWITCH or MASTER_ADDR") from error
+
+
+def _control_of(settings: Settings) -> ControlPlane:
+    return ControlPlane.parse(settings.switch, settings.token, trust=settings.trust)
 
 
 def numbered_racks(names: list[str]) -> list[int]:
@@ -74,7 +87,7 @@ def make_offer(settings: Settings, name: str, workers: int, elements: int, racks
     job, key = secrets.randbelow(1 << 16), secrets.token_hex(16)
     if not settings.switch:
         return PathOffer(job, key, "", "PACELINE_SWITCH is not set", elements, False, settings.straggler)
-    control = ControlPlane.parse(settings.switch, settings.token)
+    control = _control_of(settings)
     warm_up()  # a first start compiles for longer than a lease lasts
     try:
         admission = control.admit(
@@ -85,7 +98,7 @@ def make_offer(settings: Settings, name: str, workers: int, elements: int, racks
             racks=racks if racks > 1 else None,
         )
     except ControlError as error:
-        if error.status:
+        if error.status or isinstance(error, UntrustedSwitchError):
             raise UserError(str(error), place="PACELINE_SWITCH") from error
         return PathOffer(job, key, "", str(error), elements, True, settings.straggler)
     if settings.straggler != "off" and admission.policy == "switchml":
@@ -174,7 +187,7 @@ class AgentPath:
         }
         if self.offer.admission:
             admission = Admission.from_json(self.offer.admission)
-            self._control = ControlPlane.parse(self._settings.switch, self._settings.token)
+            self._control = _control_of(self._settings)
             if self._rack > 0:
                 # The first worker was admitted by the switch of its own rack; this one has another.
                 admission = self._control.readmit(admission, rack=self._rack)
