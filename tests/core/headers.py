@@ -7,7 +7,7 @@ import numpy as np
 from paceline.core import wire
 from paceline.core.bits import bit
 from paceline.core.switch import program as switch
-from paceline.core.switch.memory import POLICIES
+from paceline.core.switch.memory import ALL_RULES, POLICIES
 
 WIDTH = 2
 STALE_NS = 1_000
@@ -51,9 +51,10 @@ class Bench:
         jobs: int = 2,
         pool: int = 0,
         relay: bool = False,
+        rules: int = ALL_RULES,
     ) -> None:
         self.switch = switch.new_switches(
-            list(levels), slots, jobs, WIDTH, POLICIES[policy], STALE_NS, 1, relay
+            list(levels), slots, jobs, WIDTH, POLICIES[policy], STALE_NS, 1, relay, rules
         )
         self.now_ns = 0
         for s in range(len(levels)):

@@ -18,7 +18,7 @@ from paceline.core.custodian import program as custodian
 from paceline.core.sender import program as sender
 from paceline.core.sender.congestion import AIMD, FIXED, TOGETHER
 from paceline.core.switch import program as switch
-from paceline.core.switch.memory import POLICIES
+from paceline.core.switch.memory import ALL_RULES, POLICIES
 
 HOP_NS = 1_000
 
@@ -96,6 +96,7 @@ class Star:
         relay: bool = False,
         inquires: bool = True,
         check_steps: bool = False,
+        rules: int = ALL_RULES,
     ) -> None:
         self.policy, self.jobs, self.racks, self.width, self.faults = policy, list(jobs), racks, width, faults
         self.random = np.random.default_rng(seed)
@@ -106,7 +107,15 @@ class Star:
         self.counts = {"lost": 0, "duplicated": 0, "reordered": 0}
         self.upper = racks if racks > 1 else -1
         self.switch = switch.new_switches(
-            [1] * racks + [2] * (racks > 1), slots, len(jobs), width, POLICIES[policy], 60_000, seed, relay
+            [1] * racks + [2] * (racks > 1),
+            slots,
+            len(jobs),
+            width,
+            POLICIES[policy],
+            60_000,
+            seed,
+            relay,
+            rules,
         )
         pool = max(1, slots // 2 // len(jobs)) if policy == "switchml" else 0
         for s in range(self.switch.config.shape[0]):

@@ -1,7 +1,8 @@
 """Every policy, star and leaf-spine, under 2 % loss, 2 % duplication and 2 % reordering: is every sum exact?
 
 Seeds vary what makes such runs hard: hardly any memory, windows above and below it, few or more workers,
-custodians on hosts of their own or on the workers, one or two upper switches.
+custodians on hosts of their own, on one for all jobs or on the workers, with copies of results or without, links with
+classes of priority or without, one or two upper switches.
 
     python -m tests.properties.exactness [--seeds 200] [--first 0] [--policy NAME ...]
 
@@ -34,10 +35,17 @@ def scenario_of(seed: int, topology: str) -> Scenario:
                 "uppers": 1 + seed % 2,
                 "placement": "spread",
             },
-            "switch": {"slots": 4 + seed * 7 % 41, "relay": seed % 5 == 4},
+            "switch": {
+                "slots": 4 + seed * 7 % 41,
+                "relay": seed % 5 == 4,
+                "copies": seed % 3 != 2,
+                "classes": (8, 1)[seed // 5 % 2],
+            },
             "transport": {"window": 32 * (1 + seed % 3)},
             "custodians": {
-                "placement": ("dedicated", "workers")[seed // 2 % 2],
+                "placement": "shared"
+                if topology == "star" and seed % 8 == 5
+                else ("dedicated", "workers")[seed // 2 % 2],
                 "per_job": 1 + seed // 4 % 2,
             },
             "job": [

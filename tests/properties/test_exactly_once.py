@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.switch import program as sw
-from paceline.core.switch.memory import POLICIES
+from paceline.core.switch.memory import ALL_RULES, POLICIES
 from tests.core.star import Faults, Job, Star
 
 careful = settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
@@ -44,6 +44,7 @@ def stars(draw: Any, policy: str, check_steps: bool = False) -> Star:
         relay=draw(st.booleans(), label="relay"),
         inquires=draw(st.sampled_from([True, True, False]), label="inquires"),
         check_steps=check_steps,
+        rules=draw(st.integers(0, ALL_RULES), label="rules"),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paceline.core.switch.memory import RULES
 from paceline.sim.run import simulate
 from paceline.sim.scenario import POLICIES, Scenario
 from tests.properties.exactness import TOPOLOGIES, run_one, scenario_of, what_is_wrong
@@ -44,12 +45,14 @@ def scenarios(draw: Any) -> Scenario:
         }
     )
     odds = st.sampled_from([0.0, 0.01, 0.1])
+    topology = draw(st.sampled_from(TOPOLOGIES), label="topology")
+    places = ["dedicated", "workers", "shared"] if topology == "star" else ["dedicated", "workers"]
     return Scenario.model_validate(
         {
             "seed": draw(st.integers(0, 2**31), label="seed"),
             "horizon": "1000 s",
             "network": {
-                "topology": draw(st.sampled_from(TOPOLOGIES), label="topology"),
+                "topology": topology,
                 "leaves": draw(st.integers(1, 4), label="leaves"),
                 "uppers": draw(st.integers(1, 3), label="uppers"),
                 "elements": draw(st.sampled_from([1, 64, 300]), label="elements"),
@@ -60,10 +63,13 @@ def scenarios(draw: Any) -> Scenario:
             "switch": {
                 "slots": draw(st.integers(6, 64), label="slots"),
                 "relay": draw(st.booleans(), label="relay"),
+                "copies": draw(st.booleans(), label="copies"),
+                "classes": draw(st.sampled_from([1, 2, 8]), label="classes"),
+                "rules": draw(st.lists(st.sampled_from(sorted(RULES)), unique=True), label="rules"),
             },
             "transport": {"window": draw(st.integers(1, 64), label="window"), "bucket": 5_000},
             "custodians": {
-                "placement": draw(st.sampled_from(["dedicated", "workers"]), label="custodians"),
+                "placement": draw(st.sampled_from(places), label="custodians"),
                 "per_job": draw(st.integers(1, 3), label="per_job"),
             },
             "job": draw(st.lists(job, min_size=1, max_size=3), label="jobs"),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from paceline.core.switch.memory import MARGIN
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import JobError, SettingError
@@ -103,6 +104,15 @@ class SwitchSettings(Section):
     """ATP: an aggregator untouched for so long may be taken."""
     relay: bool = False
     """ESA: send results by the custodian, as ATP does, instead of at once."""
+    copies: bool = True
+    """Dedicated custodians get a copy of each result that the switch makes, to answer those who lose theirs; without,
+    they ask the other workers for it."""
+    rules: list[Literal["priority", "cost", "mark", "answer"]] = ["priority", "cost", "mark", "answer"]
+    """`esa-plus`: the rules in force, to see what each is worth (`core/switch/memory.py`)."""
+    margin: Annotated[int, Field(ge=0, le=255)] = MARGIN
+    """`esa-plus`: a holder whose priority is higher by more than this keeps its place; eight are a factor of two."""
+    classes: Annotated[int, Field(ge=1, le=8)] = 1
+    """Queues of strict priority in front of every link; 1: first in, first out."""
 
 
 class Transport(Section):
@@ -143,7 +153,8 @@ class Transport(Section):
 class CustodianSettings(Section):
     """Fallback hosts (ESA), parameter servers (ATP, ps); see `core/custodian/program.py`."""
 
-    placement: Literal["dedicated", "workers"] = "dedicated"
+    placement: Literal["dedicated", "workers", "shared"] = "dedicated"
+    """On hosts of their own, on the workers' hosts, or all jobs' on one host (in a star)."""
     per_job: Annotated[int, Field(ge=1, le=64)] = 1
     patience: TimeNs = 20_000
     """A partial sum that waits longer is asked for: reminder, then pull, with back-off."""
@@ -337,6 +348,7 @@ class Scenario(Section):
 
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
+    "esa-plus": {"switch": {"classes": 8}},
     "switchml": {"transport": {"congestion": "fixed", "recovery": "resend"}},
     "ps": {
         "transport": {"reorder_chunks": 64, "reorder_rtts": 2.0},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paceline.core import wire
 from paceline.core.bits import seed_word
 from paceline.core.switch import memory
+from paceline.core.switch.state import new_switches
 from tests.core.headers import WIDTH, header, mask_of
 
 CARRIED = ("chunk", "job", "epoch", "mask", "count", "window", "fan_in", "fan_in_upper")
@@ -42,6 +43,11 @@ def kept(packet: Any) -> dict[str, int]:
 
 def payload(first: int) -> Any:
     return np.array([[first, first + 1]], dtype=np.int32)
+
+
+def config_of(policy: str, rules: int = memory.ALL_RULES) -> Any:
+    """A switch's configuration; its aggregators are stale after 1,000 ns."""
+    return new_switches([1], 1, 1, WIDTH, memory.POLICIES[policy], 1_000, 1, rules=rules).config[0]
 
 
 def test_memory_begins_empty() -> None:
@@ -128,7 +134,7 @@ def test_who_may_take_an_aggregator(policy: str, priority: int, now_ns: int, ans
     memory.store(held, 0, header(priority=10), payload(1), 0, 100)
     random = np.array([seed_word(1)], dtype=np.uint64)
     before = held.slots.tobytes(), random.tobytes()
-    assert memory.decide(memory.POLICIES[policy], held.slots[0], priority, now_ns, 1_000, random, 0) == answer
+    assert memory.decide(config_of(policy), held.slots[0], priority, now_ns, random, 0) == answer
     assert (held.slots.tobytes(), random.tobytes()) == before
 
 
@@ -145,10 +151,25 @@ def test_the_more_an_aggregator_holds_the_cheaper_it_is_to_take(
         memory.store(
             held, 0, header(priority=holder, fan_in=8, mask=mask_of(*range(inside))), payload(1), 0, 0
         )
-        answer = memory.decide(
-            memory.POLICIES["esa-plus"], held.slots[0], 10, 0, 0, np.zeros(1, np.uint64), 0
-        )
+        answer = memory.decide(config_of("esa-plus"), held.slots[0], 10, 0, np.zeros(1, np.uint64), 0)
         assert answer == (memory.TAKE if holder == highest_that_gives_way else memory.KEEP)
+
+
+@pytest.mark.parametrize(
+    ("rules", "holder", "answer"),
+    [
+        (memory.ALL_RULES & ~memory.BY_PRIORITY, 255, memory.TAKE),
+        (memory.ALL_RULES & ~memory.BY_COST, 10, memory.KEEP),
+        (memory.ALL_RULES & ~memory.BY_COST, 9, memory.TAKE),
+        (0, 255, memory.TAKE),
+    ],
+    ids=["all are equal without priority", "ties keep without cost", "higher takes", "none: always"],
+)
+def test_rules_of_esa_plus_can_be_left_out(rules: int, holder: int, answer: int) -> None:
+    held = memory.new_memory(1, WIDTH)
+    memory.store(held, 0, header(priority=holder), payload(1), 0, 0)
+    config = config_of("esa-plus", rules)
+    assert memory.decide(config, held.slots[0], 10, 0, np.zeros(1, np.uint64), 0) == answer
 
 
 def test_marks_tell_chunks_and_jobs_apart() -> None:
@@ -161,8 +182,8 @@ def test_a_coin_is_fair() -> None:
     held = memory.new_memory(1, WIDTH)
     memory.store(held, 0, header(priority=10), payload(1), 0, 100)
     random = np.array([seed_word(1)], dtype=np.uint64)
-    policy = memory.POLICIES["coin-flip"]
-    taken = sum(memory.decide(policy, held.slots[0], 0, 0, 0, random, 0) == memory.TAKE for _ in range(2_000))
+    config = config_of("coin-flip")
+    taken = sum(memory.decide(config, held.slots[0], 0, 0, random, 0) == memory.TAKE for _ in range(2_000))
     assert 900 < taken < 1_100
 
 

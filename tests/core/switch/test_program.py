@@ -8,7 +8,7 @@ import pytest
 from paceline.core import wire
 from paceline.core.invariants import check_accounts
 from paceline.core.switch import program as sw
-from paceline.core.switch.memory import ANSWERED, EMPTY, FILLING, HELD
+from paceline.core.switch.memory import ALL_RULES, ANSWERED, ANSWERS, EMPTY, FILLING, HELD, MARKS
 from tests.core.headers import STALE_NS, Bench, Out, header, mask_of
 
 DYNAMIC = ["atp", "esa", "esa-plus", "never", "always-preempt", "coin-flip"]
@@ -259,30 +259,105 @@ def test_never_takes_nothing_and_halves_nothing() -> None:
     assert (bench.slot(0).job, bench.slot(0).priority) == (0, 10)
 
 
-def test_later_fragments_of_a_chunk_that_lost_its_place_follow_it_to_the_custodian() -> None:
-    """Where the place is free again by then, they would begin a sum that nobody can complete."""
+def test_the_rest_of_a_chunk_that_lost_its_place_leaves_as_soon_as_it_is_all_there() -> None:
+    """Without the mark it would be a sum that nobody can complete, and wait for a timer."""
     bench = Bench("esa-plus")
     bench.gradient(0, 5, fan_in=3)
     evicted = bench.gradient(0, 9, job=1)
-    assert (evicted.packet.job, evicted.packet.kind) == (0, wire.PARTIAL)
+    assert (evicted.packet.job, evicted.packet.kind, evicted.packet.mask) == (0, wire.PARTIAL, mask_of(0))
     assert bench.gradient(1, 9, job=1).packet.kind == wire.RESULT
-    assert bench.slot(0).state == EMPTY
-    late = bench.gradient(1, 5, fan_in=3)
-    assert (late.verdict, late.packet.kind, late.packet.flag & wire.COLLISION) == (
-        sw.TO_CUSTODIAN,
-        wire.PARTIAL,
-        wire.COLLISION,
-    )
-    assert bench.slot(0).state == EMPTY
+    assert bench.gradient(1, 6, fan_in=3).verdict == sw.CONSUMED
+    rest = bench.gradient(2, 7, fan_in=3)
+    assert (rest.verdict, rest.packet.kind, rest.packet.mask, rest.values) == (
+        sw.TO_CUSTODIAN, wire.PARTIAL, mask_of(1, 2), (13, 26),
+    )  # fmt: skip
+    assert (bench.slot(0).state, bench.used()) == (EMPTY, 0)
     assert bench.gradient(0, 5, chunk=1).verdict == sw.CONSUMED, "the job's other chunks are welcome"
+
+
+@pytest.mark.parametrize(
+    ("rules", "verdict"), [(ALL_RULES, sw.TO_CUSTODIAN), (ALL_RULES & ~MARKS, sw.CONSUMED)]
+)
+def test_without_the_mark_the_rest_waits_for_a_timer(rules: int, verdict: int) -> None:
+    bench = Bench("esa-plus", rules=rules)
+    bench.gradient(0, 5, fan_in=3)
+    bench.gradient(0, 9, job=1)
+    bench.gradient(1, 9, job=1)
+    bench.gradient(1, 6, fan_in=3)
+    assert bench.gradient(2, 7, fan_in=3).verdict == verdict
+
+
+def test_a_rest_that_loses_its_place_too_leaves_a_smaller_rest() -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, fan_in=4)
+    bench.gradient(0, 9, job=1)
+    bench.gradient(1, 9, job=1)
+    bench.gradient(1, 6, fan_in=4)
+    assert bench.gradient(0, 9, job=1, chunk=1).packet.mask == mask_of(1)
+    bench.gradient(1, 9, job=1, chunk=1)
+    bench.gradient(2, 7, fan_in=4)
+    assert bench.gradient(3, 8, fan_in=4).packet.mask == mask_of(2, 3)
+
+
+def test_a_rest_may_take_its_place_back_and_still_knows_what_has_left() -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, fan_in=3)
+    bench.gradient(0, 9, job=1)
+    back = bench.gradient(1, 6, fan_in=3)
+    assert (back.packet.job, back.packet.mask) == (1, mask_of(0))
+    assert bench.gradient(2, 7, fan_in=3).packet.mask == mask_of(1, 2)
+
+
+@pytest.mark.parametrize("worker", [0, 2], ids=["left already", "last of the rest"])
+def test_what_has_nothing_to_wait_for_passes_by(worker: int) -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, fan_in=2 if worker == 2 else 3)
+    bench.gradient(0, 9, job=1)
+    bench.gradient(1, 9, job=1)
+    late = bench.gradient(worker, 5, fan_in=2 if worker == 2 else 3)
+    assert (late.verdict, late.packet.kind, late.packet.flag & wire.COLLISION) == (
+        sw.TO_CUSTODIAN, wire.PARTIAL, wire.COLLISION,
+    )  # fmt: skip
+    assert bench.slot(0).state == EMPTY
 
 
 def test_a_chunk_that_was_refused_is_remembered_too() -> None:
     bench = Bench("esa-plus")
     bench.gradient(0, 5, priority=200)
-    assert bench.gradient(0, 9, job=1, priority=1).packet.job == 1
+    assert bench.gradient(0, 9, job=1, priority=1, fan_in=3).packet.job == 1
     bench.gradient(1, 5, priority=200)
-    assert bench.gradient(1, 9, job=1, priority=1).verdict == sw.TO_CUSTODIAN
+    bench.gradient(1, 9, job=1, priority=1, fan_in=3)
+    rest = bench.gradient(2, 9, job=1, priority=1, fan_in=3)
+    assert (rest.verdict, rest.packet.mask) == (sw.TO_CUSTODIAN, mask_of(1, 2))
+
+
+def test_what_a_reminder_brings_out_is_remembered_too() -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, fan_in=3)
+    assert bench.put(header(wire.REMINDER, chunk=0)).packet.mask == mask_of(0)
+    bench.gradient(1, 6, fan_in=3)
+    assert bench.gradient(2, 7, fan_in=3).packet.mask == mask_of(1, 2)
+
+
+def test_who_is_missing_from_a_sum_that_waits_is_told_by_esa_plus_itself() -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5)
+    out = ask(bench, 1)
+    assert (out.verdict, out.packet.kind, out.packet.worker) == (sw.TO_WORKER, wire.NACK, 1)
+    without = Bench("esa-plus", rules=ALL_RULES & ~ANSWERS)
+    without.gradient(0, 5)
+    assert ask(without, 1).verdict == sw.TO_CUSTODIAN
+
+
+def test_of_what_left_with_a_partial_sum_the_custodian_is_asked() -> None:
+    """A contribution that is counted there must not come again by the switch."""
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5, fan_in=3)
+    bench.gradient(0, 9, job=1)
+    bench.gradient(1, 9, job=1)
+    bench.gradient(1, 6, fan_in=3)
+    out = ask(bench, 0)
+    assert (out.verdict, out.packet.kind, out.packet.flag) == (sw.TO_CUSTODIAN, wire.QUERY, wire.COLLISION)
 
 
 def test_the_only_worker_of_its_rack_needs_no_aggregator_to_go_up() -> None:

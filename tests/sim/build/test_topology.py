@@ -1,5 +1,6 @@
 """Who sits where, and which link leads where."""
 
+import numpy as np
 import pytest
 
 from paceline.errors import UserError
@@ -116,3 +117,30 @@ def test_detours_lead_to_the_node_of_their_link_and_take_longer_each() -> None:
         assert [int(detour.to_switch) for detour in detours] == [int(link.to_switch)] * DETOURS
         assert [int(detour.delay_ns) for detour in detours] == [2000, 6000, 18000]
         assert (detours.detour == -1).all()
+
+
+def test_all_jobs_may_share_one_server() -> None:
+    jobs = (job(), job(name="b"))
+    scenario = scene(*jobs, custodians={"placement": "shared"})
+    place = place_jobs(scenario, scenario.expanded_jobs(), 1)
+    assert (place.hosts, place.custodian_hosts) == (9, [[8], [8]])
+    with pytest.raises(UserError, match="possible in a star only"):
+        placed_shared = scene(*jobs, custodians={"placement": "shared"}, network={"topology": "leaf-spine"})
+        place_jobs(placed_shared, placed_shared.expanded_jobs(), 1)
+
+
+def test_classes_are_where_jobs_meet() -> None:
+    """A worker's own link has one job, whose order matters: it stays first in, first out."""
+    scenario = scene(
+        job(), job(name="b", hosts=[3, 4, 5, 6]), custodians={"placement": "shared"}, switch={"classes": 4}
+    )
+    place = place_jobs(scenario, scenario.expanded_jobs(), 1)
+    state = build_links(scenario, place, 4).state
+    both, server = 3, 8
+    meet = {both, place.hosts + both, server, place.hosts + server}
+    assert {int(at) for at in np.flatnonzero(state.classes)} == meet
+    spine = scene(job(), job(name="b"), network={"topology": "leaf-spine"}, switch={"classes": 4})
+    place = place_jobs(spine, spine.expanded_jobs(), 0)
+    state = build_links(spine, place, 4).state
+    assert (state.classes[2 * place.hosts :] == 4).all()
+    assert (state.classes[: 2 * place.hosts] == 0).all()

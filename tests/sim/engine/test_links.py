@@ -31,10 +31,15 @@ UPLINK, DOWNLINK = 0, 2
 class Wire:
     """One link of a star, with its queue and pool."""
 
-    def __init__(self, at: int, ring: int = 16, **network: Any) -> None:
-        scenario = scene(job(workers=2), network={"rate": 8e9, "delay": DELAY_NS * 1e-9, **network})
+    def __init__(self, at: int, ring: int = 16, classes: int = 1, **network: Any) -> None:
+        scenario = scene(
+            job(workers=2),
+            network={"rate": 8e9, "delay": DELAY_NS * 1e-9, **network},
+            switch={"classes": classes},
+        )
         place = place_jobs(scenario, scenario.expanded_jobs(), 0)
         self.links = build_links(scenario, place, ring)
+        self.links.state[at].classes = classes
         self.queue = new_queue(self.links.state.shape[0])
         self.pool = new_pool(32, 2)
         self.at = at
@@ -43,9 +48,10 @@ class Wire:
     def link(self) -> Any:
         return self.links.state[self.at]
 
-    def send(self, now_ns: int = 0, to: int = -1, count: int = COUNT) -> int:
+    def send(self, now_ns: int = 0, to: int = -1, count: int = COUNT, priority: int = 0) -> int:
         p = take(self.pool)
         self.pool.packets[p].count = count
+        self.pool.packets[p].priority = priority
         enqueue(self.links, self.queue, self.pool, self.at, p, to, now_ns)
         return p
 
@@ -54,7 +60,15 @@ class Wire:
         return int(self.queue.time_ns[self.at])
 
     def receive(self) -> tuple[int, int, int]:
-        return tuple(int(part) for part in dequeue(self.links, self.queue, self.at))  # type: ignore[return-value]
+        now_ns = self.arrival_ns()
+        return tuple(int(part) for part in dequeue(self.links, self.queue, self.pool, self.at, now_ns))  # type: ignore[return-value]
+
+    def received(self) -> list[tuple[int, int]]:
+        """All that is on its way, in the order of arrival: the time, and to whom."""
+        arrivals = []
+        while self.link.length > 0:
+            arrivals.append((self.arrival_ns(), self.receive()[2]))
+        return arrivals
 
 
 def test_a_packet_arrives_after_its_bytes_at_the_rate_and_the_delay() -> None:
@@ -185,3 +199,59 @@ def test_numba_takes_no_packet_of_the_pool_for_one_of_the_core() -> None:
     # A subtype would run what was compiled for the core's packets before, with a warning that fails a cold run.
     assert from_dtype(POOL_PACKET).can_convert_to(None, from_dtype(PACKET)) is None
     assert POOL_PACKET.itemsize == PACKET.itemsize
+
+
+# --- classes of strict priority --------------------------------------------------------------------------------
+
+
+def test_the_more_urgent_goes_first_of_what_waits() -> None:
+    wire = Wire(DOWNLINK, classes=4)
+    for to, priority in enumerate((10, 10, 200, 10, 200)):
+        wire.send(to=to, priority=priority)
+    assert [to for _, to in wire.received()] == [0, 2, 4, 1, 3], "what is on the wire stays there"
+
+
+def test_what_comes_later_overtakes_only_what_has_not_begun() -> None:
+    wire = Wire(DOWNLINK, classes=2)
+    for to in range(3):
+        wire.send(to=to, priority=10)
+    wire.send(now_ns=PACKET_NS + 1, to=3, priority=200)
+    assert [to for _, to in wire.received()] == [0, 1, 3, 2]
+
+
+def test_classes_change_the_order_and_not_the_times() -> None:
+    sizes = (1, 300, 7, 40, 2, 90, 500, 3)
+    arrivals = []
+    for classes in (1, 8):
+        wire = Wire(DOWNLINK, classes=classes, rate=7.7e9)
+        for to, count in enumerate(sizes):
+            wire.send(now_ns=97 * to, to=to, count=count, priority=10)
+        arrivals.append(wire.received())
+        assert (wire.link.packets, wire.link.length, wire.link.waiting) == (len(sizes), 0, 0)
+    assert arrivals[0] == arrivals[1], "of equal priority: first in, first out"
+
+
+def test_an_urgent_packet_finds_the_queue_of_those_before_it_only() -> None:
+    queue = 3 * PACKET_NS
+    wire = Wire(DOWNLINK, classes=2, queue=queue, ecn=PACKET_NS)
+    for to in range(8):
+        wire.send(to=to, priority=10)
+    assert (wire.link.drops, wire.link.marks) == (4, 2)
+    wire.send(to=9, priority=200)
+    assert (wire.link.drops, wire.link.marks) == (4, 2), "what waits behind it does not count"
+
+
+def test_questions_have_no_payload_and_wait_for_nothing() -> None:
+    wire = Wire(DOWNLINK, classes=2)
+    for to, count in enumerate((COUNT, COUNT, 0)):
+        wire.send(to=to, count=count, priority=10)
+    assert [to for _, to in wire.received()] == [0, 2, 1]
+
+
+def test_bounds_between_classes_follow_what_comes() -> None:
+    """Ranks far apart end in different queues, whatever their range is."""
+    for low, high in ((1, 9), (100, 120), (200, 255)):
+        wire = Wire(DOWNLINK, ring=32, classes=2)
+        for to in range(6):
+            wire.send(to=to, priority=low if to % 2 else high)
+        assert [to % 2 for _, to in wire.received()] == [0, 0, 0, 1, 1, 1]

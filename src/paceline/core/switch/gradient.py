@@ -8,20 +8,22 @@ for passes the aggregators by. Ours: what happens to resends at the upper level.
 from typing import Any
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
-from paceline.core.bits import ALL_SHARES, NO_BITS, OTHER_OWNER, OVERLAPPING, bit, overlap_of
+from paceline.core.bits import ALL_SHARES, NO_BITS, OTHER_OWNER, OVERLAPPING, bit, overlap_of, popcount
 from paceline.core.switch.memory import (
     EMPTY,
     HELD,
+    MARKS,
     POLICY_ATP,
     POLICY_ESA,
-    POLICY_ESA_PLUS,
     TAKE,
     add,
     decide,
     free,
     holds,
     is_full,
+    is_rest,
     mark_of,
+    remember_loser,
     store,
     swap,
     take_out,
@@ -82,42 +84,60 @@ def handle_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, 
             add(memory, at, packet, buffer, row, now_ns)
             if is_full(slot):
                 return _complete(switch, s, at, packet, buffer, row)
+            if is_rest(slot):
+                return give_out(switch, s, at, packet, buffer, row, FLUSHES)
         if flush != 0:
             return give_out(switch, s, at, packet, buffer, row, FLUSHES)
         return CONSUMED
     if flush != 0:
         return _fall_back(switch, s, packet)
-    if config.policy == POLICY_ESA_PLUS and slot.mark == mark_of(packet):
-        # The custodian has what came before it.
-        packet.flag |= COLLISION
-        return _fall_back(switch, s, packet)
+    loser = config.rules & MARKS != 0 and slot.mark == mark_of(packet)
+    if loser and not _may_gather(slot, packet):
+        return _refuse(switch, s, at, packet)
     record = switch.jobs[s, job]
     if slot.state == EMPTY:
         if record.used >= record.slots_max:
-            packet.flag |= COLLISION
-            return _fall_back(switch, s, packet)
+            return _refuse(switch, s, at, packet)
         store(memory, at, packet, buffer, row, now_ns)
         record.used += 1
-    elif decide(config.policy, slot, packet.priority, now_ns, config.stale_ns, switch.random, s) == TAKE:
+        if loser:
+            slot.gone = slot.mark_gone
+    elif decide(config, slot, packet.priority, now_ns, switch.random, s) == TAKE:
         if is_full(packet):
             # Complete by itself (the only worker of its rack): it needs no aggregator, the holder stays.
             switch.counters[s, job, COMPLETIONS] += 1
             return _send_complete(switch, s, packet, False)
         if record.used >= record.slots_max and slot.job != job:
-            packet.flag |= COLLISION
-            return _fall_back(switch, s, packet)
+            return _refuse(switch, s, at, packet)
         return _preempt(switch, s, at, packet, buffer, row, now_ns)
     else:
         if config.policy == POLICY_ESA and slot.priority > 0:
             slot.priority >>= 1
             switch.counters[s, slot.job, DOWNGRADES] += 1
-        if config.policy == POLICY_ESA_PLUS:
-            slot.mark = mark_of(packet)
-        packet.flag |= COLLISION
-        return _fall_back(switch, s, packet)
+        return _refuse(switch, s, at, packet)
     if is_full(slot):
         return _complete(switch, s, at, packet, buffer, row)
+    if is_rest(slot):
+        return give_out(switch, s, at, packet, buffer, row, FLUSHES)
     return CONSUMED
+
+
+@compiled_inner
+def _may_gather(slot: Any, packet: Any) -> bool:
+    """Of a chunk that has lost here: is there a rest to be summed, of which this is a new part but not the last?"""
+    if slot.mark_gone & packet.mask or packet.share or packet.flag & CUSTODY:
+        return False
+    wanted = packet.fan_in if packet.level == 1 else packet.fan_in_upper
+    return bool(popcount(slot.mark_gone | packet.mask) < wanted)
+
+
+@compiled_inner
+def _refuse(switch: Switch, s: int, at: int, packet: Any) -> int:
+    """No aggregator for this packet: its chunk is remembered as a loser, and it goes to its custodian."""
+    if switch.config[s].rules & MARKS:
+        remember_loser(switch.memory.slots[at], packet)
+    packet.flag |= COLLISION
+    return _fall_back(switch, s, packet)
 
 
 @compiled_inner
@@ -193,6 +213,8 @@ def give_out(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int
     switch.jobs[s, slot.job].used -= 1
     switch.counters[s, slot.job, counter] += 1
     take_out(switch.memory, at, packet, buffer, row)
+    if switch.config[s].rules & MARKS and not is_rest(slot):
+        _remember_holder(slot, packet)
     free(switch.memory, at)
     packet.kind = PARTIAL
     if packet.flag & CUSTODY or switch.config[s].level > 1 or packet.fan_in_upper == 1:
@@ -215,6 +237,14 @@ def _fall_back(switch: Switch, s: int, packet: Any) -> int:
     return TO_CUSTODIAN
 
 
+@compiled_inner
+def _remember_holder(slot: Any, packet: Any) -> None:
+    """The holder's sum leaves in the packet before it is full; with what left before it, it is the loser here."""
+    gone = slot.gone
+    remember_loser(slot, packet)
+    slot.mark_gone |= gone
+
+
 @compiled_apart
 def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> int:
     """The newcomer takes the aggregator; the old partial leaves for its own job's custodian."""
@@ -222,9 +252,13 @@ def _preempt(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int
     switch.counters[s, packet.job, PREEMPTIONS] += 1
     switch.jobs[s, slot.job].used -= 1
     switch.jobs[s, packet.job].used += 1
-    swap(switch.memory, at, packet, buffer, row, now_ns)
-    if switch.config[s].policy == POLICY_ESA_PLUS:
-        slot.mark = mark_of(packet)
+    if switch.config[s].rules & MARKS == 0:
+        swap(switch.memory, at, packet, buffer, row, now_ns)
+    else:
+        gone = slot.mark_gone if slot.mark == mark_of(packet) else NO_BITS
+        swap(switch.memory, at, packet, buffer, row, now_ns)
+        _remember_holder(slot, packet)
+        slot.gone = gone
     packet.kind = PARTIAL
     packet.flag |= COLLISION
     return TO_CUSTODIAN

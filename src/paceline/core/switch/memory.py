@@ -12,12 +12,20 @@ The policies differ only here and in when an aggregator is given back (`program.
   late duplicate would otherwise hold it for ever.
 - `esa` [ours, after the paper's abstract]: a strictly higher priority takes it; a failed try halves the
   holder's priority, so that a stale holder does not last. Ties do not preempt.
-- `esa-plus` [ours]: as `esa`, with a loser's mark and preemption weighed by what it costs. A chunk that has lost its
-  place here, or found none, is remembered: its later fragments go straight to the custodian, who has the first, instead
-  of beginning a sum that can never be full. Evicting a holder with n of N contributions sends 1 + N - n packets to its
-  custodian, refusing a newcomer N of its own; so a newcomer takes the aggregator unless the holder's priority is higher
-  by more than that difference and a margin. For a P4 switch: one register more, and two compares, one of them with a
-  value from a table over (N, n).
+- `esa-plus` [ours]: as `esa`, with four rules more or less, each of which can be left out (`RULES`):
+  - *mark*: an aggregator remembers the chunk that last lost its place here, or found none, and which of its
+    contributions have left for the custodian. What comes later of that chunk is summed as its *rest*, and the rest
+    leaves for the custodian as soon as it is all there: a chunk that was split waits for no timer, and costs its
+    custodian two packets. What has left already, or is the last of the rest, passes by.
+  - *cost*: evicting a holder with n of N contributions sends at most 1 + N - n packets to its custodian, refusing a
+    newcomer up to N of its own. So a newcomer takes the aggregator unless the holder's priority is higher by more than
+    a margin and that difference, in octaves. Without it a strictly higher priority takes, as under `esa`.
+  - *priority*: without it every newcomer takes the aggregator.
+  - *answer*: a worker that asks for a chunk that is here without its contribution is told so by the switch, and not by
+    the custodian (`program.py`).
+
+  For a P4 switch, in one pass: two bitmaps and a hash more in an aggregator's record; three compares, one of them
+  with a value from a table over (N, n); no loop over aggregators.
 - `never` [ours]: early release without preemption; `always-preempt`, `coin-flip` [ours]: preemption without priority.
   Strawmen that show what each is worth.
 - `none`: no aggregation, for a plain parameter server.
@@ -57,6 +65,14 @@ EARLY = ("esa", "esa-plus", "never", "always-preempt", "coin-flip")
 MARGIN = 12
 """`esa-plus`: a holder whose priority is higher by more than this keeps its place, whatever it costs; in steps of
 priority, of which eight are an octave."""
+
+BY_PRIORITY = 1
+BY_COST = 2
+MARKS = 4
+ANSWERS = 8
+RULES = {"priority": BY_PRIORITY, "cost": BY_COST, "mark": MARKS, "answer": ANSWERS}
+"""`esa-plus`: its rules; each can be left out, to see what it is worth. With none it is `always-preempt`."""
+ALL_RULES = BY_PRIORITY | BY_COST | MARKS | ANSWERS
 _OCTAVES = np.array([0] + [round(8 * math.log2(x)) for x in range(1, 66)], dtype=np.int64)
 
 EMPTY = 0
@@ -80,6 +96,8 @@ AGGREGATOR = np.dtype(
         ("epoch", "i4"),  # of the contributions in it
         ("count", "i4"),  # integers of its payload in use
         ("window", "i4"),  # the least window of its contributors, in chunks
+        ("gone", "u8"),  # `esa-plus`: contributions to its chunk that left for the custodian before
+        ("mark_gone", "u8"),  # `esa-plus`: contributions that left of the chunk in `mark`
         ("mark", "u4"),  # `esa-plus`: `mark_of` the chunk that last lost its place here, or found none
         ("fan_in", "i2"),  # contributions that make the rack's sum full
         ("fan_in_upper", "i2"),  # racks that make the upper sum full
@@ -135,6 +153,23 @@ def is_full(holder: Any) -> bool:
 
 
 @compiled_inner
+def remember_loser(slot: Any, packet: Any) -> None:
+    """A packet leaves, or was refused: what has left of its chunk is remembered, until another chunk loses here."""
+    mark = mark_of(packet)
+    if slot.mark != mark:
+        slot.mark = mark
+        slot.mark_gone = NO_BITS
+    slot.mark_gone |= packet.mask
+
+
+@compiled_inner
+def is_rest(slot: Any) -> bool:
+    """Has a part of the chunk left before, and is all of the rest here? Then waiting would bring nothing more."""
+    wanted = slot.fan_in if slot.level == 1 else slot.fan_in_upper
+    return bool(slot.gone != NO_BITS and popcount(slot.mask | slot.gone) >= wanted)
+
+
+@compiled_inner
 def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
     """The packet's content becomes the aggregator's."""
     slot = memory.slots[at]
@@ -156,6 +191,7 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
     slot.state = FILLING
     slot.priority = packet.priority
     slot.flag = packet.flag
+    slot.gone = NO_BITS
     width = min(buffer.shape[1], memory.values.shape[1], packet.count)
     for k in range(width):
         memory.values[at, k] = buffer[row, k]
@@ -252,14 +288,18 @@ def cheaper_by(slot: Any) -> int:
 
 
 @compiled_inner
-def decide(policy: int, slot: Any, priority: int, now_ns: int, stale_ns: int, random: Any, at: int) -> int:
+def decide(config: Any, slot: Any, priority: int, now_ns: int, random: Any, at: int) -> int:
     """Another chunk holds the aggregator: `TAKE` it or `KEEP` the holder. Touches nothing but `random`."""
+    policy = config.policy
     if policy == POLICY_ESA:
         return TAKE if priority > slot.priority else KEEP
     if policy == POLICY_ESA_PLUS:
-        return TAKE if np.int64(priority) + MARGIN + cheaper_by(slot) > slot.priority else KEEP
+        if config.rules & BY_PRIORITY == 0:
+            return TAKE
+        leeway = config.margin + cheaper_by(slot) if config.rules & BY_COST else 0
+        return TAKE if np.int64(priority) + leeway > slot.priority else KEEP
     if policy == POLICY_ATP:
-        return TAKE if now_ns - slot.since_ns > stale_ns else KEEP
+        return TAKE if now_ns - slot.since_ns > config.stale_ns else KEEP
     if policy == POLICY_ALWAYS_PREEMPT:
         return TAKE
     if policy == POLICY_COIN_FLIP:

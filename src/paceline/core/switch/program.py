@@ -23,7 +23,16 @@ from typing import Any
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.bits import NO_BITS, bit, is_sound
 from paceline.core.switch.gradient import give_out, handle_gradient
-from paceline.core.switch.memory import EMPTY, FILLING, HELD, POLICY_NONE, POLICY_SWITCHML, free, holds
+from paceline.core.switch.memory import (
+    ANSWERS,
+    EMPTY,
+    FILLING,
+    HELD,
+    POLICY_NONE,
+    POLICY_SWITCHML,
+    free,
+    holds,
+)
 from paceline.core.switch.state import (
     COMPLETIONS,
     CONFIG,
@@ -203,8 +212,9 @@ def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
     """A worker asks where its contribution is. What is not here may be above, or with the custodian.
 
     `ack`: it is counted here, and waits for others; with `flush` what is here goes to the custodian. The chunk may be
-    here without it: then it was lost, or lost its place; the custodian knows, and `collision` tells it. ATP: a
-    complete sum that waits for its result was lost on the way, and goes again.
+    here without it: then it was lost, or lost its place; the custodian knows, and `collision` tells it. `esa-plus` has
+    it lost where nothing says otherwise, and answers `nack` itself. ATP: a complete sum that waits for its result
+    was lost on the way, and goes again.
     """
     config = switch.config[s]
     if packet.flag & CUSTODY or packet.mask == NO_BITS or packet.share != NO_BITS:
@@ -219,6 +229,11 @@ def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
         if slot.state != EMPTY and holds(slot, packet):
             own = packet.mask if config.level == 1 else bit(packet.rack)
             if own & ~slot.mask:
+                alone = packet.fan_in_upper == 1 and packet.flag & FLUSH == 0
+                if config.rules & ANSWERS != 0 and alone and not own & slot.gone:
+                    # It was lost on its way, as far as is known here. If not, masks keep the sum exact.
+                    packet.kind = NACK
+                    return TO_WORKER
                 packet.flag |= COLLISION
             elif slot.state == HELD or packet.flag & FLUSH:
                 return give_out(switch, s, at, packet, buffer, row, FLUSHES)

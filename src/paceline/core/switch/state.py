@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled
 from paceline.core.bits import seed_word
-from paceline.core.switch.memory import Memory, free, new_memory
+from paceline.core.switch.memory import ALL_RULES, MARGIN, POLICY_ESA_PLUS, Memory, free, new_memory
 
 CONSUMED = 0
 TO_CUSTODIAN = 1
@@ -60,6 +60,8 @@ CONFIG = np.dtype(
         ("slots", "i8"),  # how many aggregators it has
         ("stale_ns", "i8"),  # `atp`: an aggregator untouched for so long may be taken
         ("policy", "i4"),  # one of `POLICIES`
+        ("rules", "i4"),  # `esa-plus`: its rules in force, of `RULES`
+        ("margin", "i4"),  # `esa-plus`: by how much a holder's priority must be higher to keep its place
         ("level", "i4"),  # 1: a rack's switch; 2: the upper one
         ("relay", "i4"),  # 1: results of `esa` go by the custodian
         ("dead", "i4"),  # 1: it has lost its program, and forwards only
@@ -102,6 +104,8 @@ def new_switches(
     stale_ns: int,
     seed: int,
     relay: bool = False,
+    rules: int = ALL_RULES,
+    margin: int = MARGIN,
 ) -> Switch:
     """Switches with `slots` aggregators each, one for each entry of `levels`; no job is admitted yet."""
     count = len(levels)
@@ -111,6 +115,8 @@ def new_switches(
         config[s].slots = slots
         config[s].stale_ns = stale_ns
         config[s].policy = policy
+        config[s].rules = rules if policy == POLICY_ESA_PLUS else 0
+        config[s].margin = margin
         config[s].level = level
         config[s].relay = relay
     return Switch(

@@ -10,7 +10,7 @@ from paceline.core.custodian.program import new_custodians
 from paceline.core.priority import PriorityRule
 from paceline.core.sender.congestion import CONGESTION, FIXED
 from paceline.core.sender.program import NEVER_NS, new_senders, start
-from paceline.core.switch.memory import EARLY
+from paceline.core.switch.memory import EARLY, RULES
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
 from paceline.core.switch.program import new_switches
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
@@ -168,6 +168,8 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
             scenario.switch.stale,
             seed,
             scenario.switch.relay,
+            sum(RULES[name] for name in set(scenario.switch.rules)),
+            scenario.switch.margin,
         ),
         senders=new_senders(sizes.workers, sizes.span),
         custodians=new_custodians(sizes.custodians, 2 * sizes.span, topology.leaves, sizes.width),
@@ -316,6 +318,7 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         record.first_worker, record.workers = worker, job.workers
         record.first_custodian, record.custodians = custodian, sizes.dedicated
         record.on_workers = int(sizes.hosted)
+        record.copies = int(sizes.dedicated > 0 and scenario.switch.copies)
         record.layers, record.buckets = len(setup.models[j].layers), tables.bucket_counts[j]
         record.transport = w.RING if setup.policy == "ring" else w.IN_NETWORK
         record.replicate = int(setup.policy == "ps")

@@ -5,6 +5,7 @@ switch, leaf 0. In a leaf-spine the hosts are dealt to the leaves in equal runs,
 every upper switch.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.errors import JobError, SettingError
 from paceline.sim.engine.links import (
     DETOURS,
     FS_PER_NS,
+    LANE,
     LINK,
     NO_STACK,
     STACK_OF_ENDPOINT,
@@ -53,6 +55,11 @@ def place_jobs(scenario: Scenario, jobs: list[ScenarioJob], dedicated: int) -> T
     network = scenario.network
     worker_hosts_total = network.hosts or sum(job.workers for job in jobs)
     star = network.topology == "star"
+    shared = scenario.custodians.placement == "shared"
+    if shared and not star:
+        raise SettingError(
+            "a server that all jobs share is possible in a star only", key=("custodians", "placement")
+        )
     leaves = 1 if star else min(network.leaves, worker_hosts_total)
     leaf_of_host = [host * leaves // worker_hosts_total for host in range(worker_hosts_total)]
     order = list(range(worker_hosts_total))
@@ -86,8 +93,11 @@ def place_jobs(scenario: Scenario, jobs: list[ScenarioJob], dedicated: int) -> T
         extra = []
         for c in range(dedicated):
             # Under a leaf of the job's own: what it sends to the job must meet the job's switch.
-            extra.append(len(leaf_of_host))
-            leaf_of_host.append(leaf_of_host[worker_hosts[-1][c % job.workers]])
+            if shared and custodian_hosts:
+                extra.append(worker_hosts_total + c)
+            else:
+                extra.append(len(leaf_of_host))
+                leaf_of_host.append(leaf_of_host[worker_hosts[-1][c % job.workers]])
         custodian_hosts.append(extra)
     uppers = 0 if star else network.uppers
     return Topology(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
@@ -145,12 +155,30 @@ def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int =
                 )
                 record.to_switch = int(node >= topology.hosts)
                 record.detour = -1
+    classes = scenario.switch.classes
+    for at in _where_jobs_meet(topology) if classes > 1 else []:
+        state[at].classes = classes
+    lanes = (total, classes) if classes > 1 else (1, 1)
     return Links(
         state,
         np.zeros((total, ring), dtype=np.int64),
         np.zeros((total, ring), dtype=np.int32),
         np.zeros((total, ring), dtype=np.int32),
+        new_records(lanes, LANE),
+        np.zeros((*lanes, ring if classes > 1 else 1), dtype=np.int32),
+        np.zeros((*lanes, ring if classes > 1 else 1), dtype=np.int32),
     )
+
+
+def _where_jobs_meet(topology: Topology) -> list[int]:
+    """Links that several jobs may use: between switches, and of hosts that serve more than one."""
+    meet = list(range(2 * topology.hosts, topology.links))
+    placed = zip(topology.worker_hosts, topology.custodian_hosts, strict=True)
+    jobs_on = Counter(host for workers, servers in placed for host in {*workers, *servers})
+    for host, jobs in jobs_on.items():
+        if jobs > 1:
+            meet += [host, topology.hosts + host]
+    return meet
 
 
 def _set(

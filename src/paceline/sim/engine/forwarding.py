@@ -90,7 +90,7 @@ def at_switch(world: World, s: int, p: int, to: int, now_ns: int) -> None:
     endpoint = to
     if verdict == DOWN and to < 0:
         job = world.jobs[packet.job]
-        if came_as != GRADIENT or job.custodians == 0:
+        if came_as != GRADIENT or job.copies == 0:
             _spread(world, s, p)
             return
         # A result made here: its custodian gets a copy, to answer those who lose theirs.

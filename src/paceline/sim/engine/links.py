@@ -6,6 +6,12 @@ The queue in front of a link is its backlog: what is sent but not yet on the wir
 packet is dropped, beyond `ecn_bytes` it is marked. Other traffic of a constant rate may share a link: it is not
 cut into packets, it goes first, and leaves the rest of the rate.
 
+Where jobs meet, a link may have several queues of strict priority in front of it (`classes`). A packet that finds the
+link busy then waits in the queue of its class, and which one goes next is decided when the link is free: `start_waiting`
+looks at that whenever the link is touched, so what has begun is never overtaken. As long as packets wait, one is on the
+link, and its arrival is the event: classes need no events of their own. Bounds between classes follow the priorities
+that come [SP-PIFO, NSDI 2020]; questions and answers without payload are in the first.
+
 Packets live in a pool and are reference-counted: a multicast to hosts is one packet on many links. Memory
 follows the packets in flight.
 
@@ -20,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.compile.decorators import compiled_inner
+from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.wire import ECN, ENVELOPE_BYTES, HEADER_BYTES, PACKET_FIELDS
 from paceline.sim.engine.event_queue import NEVER_NS, Queue, set_time
 
@@ -54,9 +60,22 @@ LINK = np.dtype(
         ("drops", "i8"),  # packets dropped so far
         ("marks", "i8"),  # packets marked so far
         ("core", "i4"),  # of a stack: the core that its program runs on
+        ("classes", "i4"),  # queues of strict priority in front of it; less than two: first in, first out
+        ("waiting", "i8"),  # packets in these queues
     ],
     align=True,
 )
+
+LANE = np.dtype(
+    [
+        ("head", "i8"),  # the oldest packet's place in its ring
+        ("length", "i8"),  # packets in it
+        ("time_fs", "i8"),  # how long the link will be busy with them
+        ("bound", "i8"),  # the rank from which packets go here, or to a queue that is served later
+    ],
+    align=True,
+)
+"""A queue of strict priority in front of a link."""
 
 NO_STACK = -1
 STACK_OF_ENDPOINT = -2
@@ -77,6 +96,12 @@ class Links(NamedTuple):
     """`[link, place]`: which packet of the pool, and whether it was marked here."""
     to: Any
     """`[link, place]`: the endpoint it is for; -1: nobody in particular."""
+    lanes: Any
+    """`[link, class]`: `LANE` records, the first is served first; where links have classes."""
+    lane_packet: Any
+    """`[link, class, place]`: as `packet`."""
+    lane_to: Any
+    """`[link, class, place]`: as `to`."""
 
 
 class Pool(NamedTuple):
@@ -152,10 +177,104 @@ def copy_packet(pool: Pool, p: int) -> int:
 
 
 @compiled_inner
+def _transmission_fs(link: Any, size_bytes: int, start_ns: int) -> int:
+    """How long a packet of this size keeps the link busy, from a time on."""
+    size_fs = size_bytes * link.fs_per_byte + link.packet_fs
+    if link.other_num > 0 and link.other_from_ns <= start_ns < link.other_until_ns:
+        size_fs = size_fs * FS_PER_NS // (FS_PER_NS - link.other_num)
+    return int(size_fs)
+
+
+@compiled_inner
+def _size_bytes(pool: Pool, p: int) -> int:
+    return int(HEADER_BYTES + ENVELOPE_BYTES + 4 * np.int64(pool.packets[p].count))
+
+
+@compiled_apart
+def _wait(links: Links, pool: Pool, at: int, p: int, to: int, now_fs: int) -> None:
+    """The link is busy: the packet waits in the queue of its class, behind what goes first."""
+    link = links.state[at]
+    packet = pool.packets[p]
+    c = 0
+    if packet.count > 0:
+        c = _class_of(links, at, 255 - np.int64(packet.priority))
+    ahead_fs = link.busy_fs - now_fs
+    for other in range(c + 1):
+        ahead_fs += links.lanes[at, other].time_fs
+    lane = links.lanes[at, c]
+    capacity = links.lane_packet.shape[2]
+    if ahead_fs > link.queue_fs or link.length + link.waiting >= link.length_max:
+        link.drops += 1
+        drop_reference(pool, p)
+        return
+    entry = p
+    if ahead_fs > link.ecn_fs:
+        link.marks += 1
+        entry |= _ECN_BIT
+    size_bytes = _size_bytes(pool, p)
+    link.size_bytes += size_bytes
+    link.packets += 1
+    place = (lane.head + lane.length) & (capacity - 1)
+    links.lane_packet[at, c, place] = entry
+    links.lane_to[at, c, place] = to
+    lane.length += 1
+    lane.time_fs += size_bytes * link.fs_per_byte
+    link.waiting += 1
+
+
+@compiled_apart
+def _class_of(links: Links, at: int, rank: int) -> int:
+    """The queue of a packet [SP-PIFO, NSDI 2020]: bounds between queues follow the ranks that come."""
+    c = np.int64(links.state[at].classes) - 1
+    while c > 0 and rank < links.lanes[at, c].bound:
+        c -= 1
+    lane = links.lanes[at, c]
+    if rank >= lane.bound:
+        lane.bound = rank
+    else:
+        # More urgent than all: room for it at the front, by moving all bounds.
+        less = lane.bound - rank
+        for other in range(links.state[at].classes):
+            links.lanes[at, other].bound -= less
+    return int(c)
+
+
+@compiled_apart
+def start_waiting(links: Links, pool: Pool, at: int, now_ns: int) -> None:
+    """Put on the wire what has had its turn by now: whenever the link was free, the head of the first queue."""
+    link = links.state[at]
+    capacity = links.time_ns.shape[1]
+    now_fs = now_ns * FS_PER_NS
+    while link.waiting > 0 and link.busy_fs <= now_fs:
+        c = 0
+        while links.lanes[at, c].length == 0:
+            c += 1
+        lane = links.lanes[at, c]
+        entry = links.lane_packet[at, c, lane.head]
+        to = links.lane_to[at, c, lane.head]
+        lane.head = (lane.head + 1) & (links.lane_packet.shape[2] - 1)
+        lane.length -= 1
+        link.waiting -= 1
+        size_bytes = _size_bytes(pool, np.int64(entry) & (_ECN_BIT - 1))
+        lane.time_fs -= size_bytes * link.fs_per_byte
+        link.busy_fs += _transmission_fs(link, size_bytes, link.busy_fs // FS_PER_NS)
+        place = (link.head + link.length) & (capacity - 1)
+        links.time_ns[at, place] = (link.busy_fs + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
+        links.packet[at, place] = entry
+        links.to[at, place] = to
+        link.length += 1
+
+
+@compiled_inner
 def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, now_ns: int) -> None:
     """Send packet `p` over link `at` to endpoint `to` (-1: to nobody in particular); takes one reference."""
     link = links.state[at]
     now_fs = now_ns * FS_PER_NS
+    if link.classes > 1:
+        start_waiting(links, pool, at, now_ns)
+        if link.busy_fs > now_fs:
+            _wait(links, pool, at, p, to, now_fs)
+            return
     # A token bucket: what a link has not carried of late, up to a burst, it carries at once.
     busy_fs = max(link.busy_fs, now_fs - link.burst_fs)
     backlog_fs = max(0, busy_fs - now_fs)
@@ -168,11 +287,8 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
     if backlog_fs > link.ecn_fs:
         link.marks += 1
         entry |= _ECN_BIT
-    size_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * np.int64(pool.packets[p].count)
-    size_fs = size_bytes * link.fs_per_byte + link.packet_fs
-    if link.other_num > 0 and link.other_from_ns <= now_ns < link.other_until_ns:
-        size_fs = size_fs * FS_PER_NS // (FS_PER_NS - link.other_num)
-    busy_fs += size_fs
+    size_bytes = _size_bytes(pool, p)
+    busy_fs += _transmission_fs(link, size_bytes, now_ns)
     link.busy_fs = busy_fs
     link.size_bytes += size_bytes
     link.packets += 1
@@ -187,9 +303,11 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
 
 
 @compiled_inner
-def dequeue(links: Links, queue: Queue, at: int) -> tuple[int, int, int]:
+def dequeue(links: Links, queue: Queue, pool: Pool, at: int, now_ns: int) -> tuple[int, int, int]:
     """The packet that arrives: (packet, ECN flag, destination); the link's next arrival is scheduled."""
     link = links.state[at]
+    if link.waiting > 0:
+        start_waiting(links, pool, at, now_ns)
     capacity = links.time_ns.shape[1]
     entry = np.int64(links.packet[at, link.head])
     to = np.int64(links.to[at, link.head])

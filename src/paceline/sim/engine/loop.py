@@ -89,7 +89,7 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
         endpoint = entity - timers
         may_send = False
         if entity < timers:
-            p, ecn, endpoint = dequeue(world.links, world.queue, entity)
+            p, ecn, endpoint = dequeue(world.links, world.queue, world.pool, entity, now_ns)
             link = world.links.state[entity]
             if link.detour >= 0 and _strike(world, link.detour, p, ecn, endpoint, now_ns):
                 endpoint = -1

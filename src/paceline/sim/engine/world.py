@@ -57,6 +57,7 @@ JOB = np.dtype(
         ("finished", "i4"),  # workers that have finished
         ("first_custodian", "i4"),  # its first custodian, of all in the run
         ("custodians", "i4"),  # dedicated custodians
+        ("copies", "i4"),  # 1: a dedicated custodian gets a copy of each result that the switch makes
         ("on_workers", "i4"),  # 1: its workers' hosts are custodians, too
         ("transport", "i4"),  # IN_NETWORK or RING
         ("replicate", "i4"),  # 1: a custodian sends each worker a copy of a result (ps)
