@@ -97,7 +97,7 @@ def test_no_class_is_above_more_than_one_of_our_own() -> None:
     assert [name for name in bases if height(name) > 1] == []
 
 
-KERNEL_RECORDS = {"MMSGHDR", "IOVEC", "SOCKADDR", "CMSG", "POLLFD"}
+KERNEL_RECORDS = {"MMSGHDR", "IOVEC", "SOCKADDR", "CMSG", "CMSGS", "POLLFD"}
 """The kernel's own, which its manual explains."""
 
 

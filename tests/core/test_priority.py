@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.priority import MIDDLE, STEPS_PER_OCTAVE, priority
+from paceline.core.priority import (
+    MIDDLE,
+    SERVICE_BULK,
+    SERVICE_URGENT,
+    STEPS_PER_OCTAVE,
+    priority,
+    service_of,
+)
 
 times = st.floats(1e-9, 1e6)
 ratios = st.floats(1e-6, 1e6)
@@ -40,3 +47,16 @@ def test_its_scale_is_logarithmic() -> None:
     assert priority(0.5, 1.0, 0, 1) == MIDDLE + STEPS_PER_OCTAVE
     assert priority(1.0, 0.25, 0, 1) == MIDDLE - 2 * STEPS_PER_OCTAVE
     assert priority(1.0, 1.0, 1, 1) == MIDDLE - STEPS_PER_OCTAVE
+
+
+def test_the_network_is_told_how_urgent_a_job_is() -> None:
+    """A job of a minute goes before any other traffic, one of a day behind it; of unknown ones nothing is said."""
+    minute, day = (priority(seconds, 1.0, 0, 1) for seconds in (60, 86_400))
+    assert [service_of(number) for number in (minute, MIDDLE, day, 0)] == [
+        SERVICE_URGENT,
+        0,
+        SERVICE_BULK,
+        SERVICE_BULK,
+    ]
+    bands = [{SERVICE_BULK: 0, 0: 1, SERVICE_URGENT: 2}[service_of(n)] for n in range(256) if n != MIDDLE]
+    assert bands == sorted(bands)

@@ -9,8 +9,19 @@ replaced: pass another with the same signature to `simulate`.
 import math
 from collections.abc import Callable
 
+from paceline.compile.decorators import compiled
+
 STEPS_PER_OCTAVE = 8
 MIDDLE = 128
+
+URGENT_FROM = 64
+"""Of a job with about four minutes left, or less."""
+BULK_TO = 32
+"""Of a job with more than an hour left."""
+SERVICE_URGENT = 0x90
+"""The byte in IP's header that says how urgent a packet is, with DSCP AF42; Linux: the first of three bands."""
+SERVICE_BULK = 0x28
+"""DSCP AF11, the last of three bands."""
 
 PriorityRule = Callable[[float, float, int, int], int]
 
@@ -19,3 +30,16 @@ def priority(remaining_s: float, comm_over_comp: float, layer: int, layers: int)
     """1..255 for a tensor: time the job has left, its ratio, and the layer's place from the input."""
     product = (1.0 / max(remaining_s, 1e-9)) * max(comm_over_comp, 1e-9) * (1.0 / (1.0 + layer / layers))
     return min(255, max(1, round(MIDDLE + STEPS_PER_OCTAVE * math.log2(product))))
+
+
+@compiled
+def service_of(priority: int) -> int:
+    """How urgent a packet of this priority is to the network, as the byte in IP's header; 0: as any other.
+
+    `MIDDLE` is the priority of a job of which nothing is known.
+    """
+    if priority == MIDDLE:
+        return 0
+    if priority >= URGENT_FROM:
+        return SERVICE_URGENT
+    return SERVICE_BULK if priority <= BULK_TO else 0

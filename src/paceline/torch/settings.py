@@ -17,6 +17,7 @@ The environment is read once, when a group is made:
 | `PACELINE_REMAINING_FILE` | a file with the same, which a planner renews |
 | `PACELINE_PRIORITY_MAX`, `PACELINE_SLOTS_MAX` | what to ask for at admission |
 | `PACELINE_PASSPORT` | `1`, or a folder: keep a hash of every result there, for `paceline verify` |
+| `PACELINE_DSCP` | `off`: packets do not tell the network how urgent they are |
 | `PACELINE_STRAGGLER` | `custody`: leading workers go on without a straggling one; the first worker's counts |
 
 `pg_options` of `init_process_group` and `new_group` is either `Settings` (in place of the environment) or the options

@@ -1,5 +1,6 @@
 """Batches of datagrams over loopback: what is sent arrives whole, in order, from whom it came; trains; waiting."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -196,3 +197,30 @@ def test_an_ipv6_host_cannot_be_reached_over_ipv4_and_a_stranger_has_no_number(p
     pair.post(b"nowhere", np.uint64(sockets.pack_address("::1", pair.b.port)))
     assert udp.flush(pair.a.fd, pair.outbox) == 0
     assert pair.outbox.cells[0].errors == 1
+
+
+@pytest.mark.parametrize("packets", [1, 3], ids=["alone", "in a train"])
+@pytest.mark.parametrize("service", [0, 0x28, 0x90])
+def test_a_train_says_how_urgent_it_is(pair: Pair, packets: int, service: int) -> None:
+    if not sockets.takes_service():
+        pytest.skip("this kernel takes no service for a single datagram")
+    pair.b.socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+    pair.outbox.cells[0].service = service
+    for _ in range(packets):
+        pair.post(bytes(100))
+    assert pair.outbox.cells[0].trains == 1
+    assert udp.flush(pair.a.fd, pair.outbox) == 0
+    assert pair.outbox.cells[0].errors == 0
+    syscalls.wait(pair.waiter, 2_000_000_000, False)
+    data, told, _, _ = pair.b.socket.recvmsg(4096, 256)
+    assert len(data) == 100 * packets
+    assert [value[0] for level, kind, value in told if (level, kind) == (0, socket.IP_TOS)] == [service]
+
+
+def test_marks_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_DSCP", "off")
+    sockets.takes_service.cache_clear()
+    try:
+        assert udp.new_outbox().cells[0].services == 0
+    finally:
+        sockets.takes_service.cache_clear()

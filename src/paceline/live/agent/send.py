@@ -17,6 +17,7 @@ from paceline.core.custodian import program as custody
 from paceline.core.custodian.state import Custodians
 from paceline.core.numbers.blocks import write_chunk
 from paceline.core.numbers.layout import INT32, i32_at, row_at
+from paceline.core.priority import service_of
 from paceline.core.sender import program as sending
 from paceline.core.wire import (
     ACK,
@@ -69,6 +70,7 @@ def finish(out: Out, packet: Any, start: int) -> int:
     """Header and tag of the packet at `start`; its length."""
     control = out.control[0]
     length = encode_at(packet, out.outbox.data, start)
+    out.outbox.cells[0].service = service_of(packet.priority)
     seal(control.key0, control.key1, out.outbox.data, start, length, control.full != 0)
     return int(length)
 

@@ -5,6 +5,7 @@ A socket is of the family of the address it is bound to; one on `::` takes IPv4 
 
 import ctypes
 import fcntl
+import functools
 import os
 import socket
 import struct
@@ -100,6 +101,24 @@ def _grow(made: socket.socket, force: int, plain: int, wanted: int) -> int:
     except OSError:
         made.setsockopt(socket.SOL_SOCKET, plain, wanted)
     return made.getsockopt(socket.SOL_SOCKET, plain) // 2
+
+
+@functools.cache
+def takes_service() -> bool:
+    """Does the kernel let each datagram say how urgent it is (DSCP, and with it the band of its queue)?
+
+    `PACELINE_DSCP=off` says no, for networks that mean something else by these bits.
+    """
+    if os.environ.get("PACELINE_DSCP", "on") == "off":
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+            told = [(socket.IPPROTO_IP, socket.IP_TOS, struct.pack("i", 0x28))]
+            probe.sendmsg([b""], told, 0, probe.getsockname())
+        except OSError:
+            return False
+    return True
 
 
 def path_mtu(host: str) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_inner
 from paceline.live.net.addresses import BOOK, BOOK_HOSTS, IPV6, STRANGER, place_of
+from paceline.live.net.sockets import takes_service
 from paceline.live.net.syscalls import address_of, last_error, recvmmsg, sendmmsg
 
 MESSAGES = 32
@@ -51,6 +52,10 @@ _UDP_SEGMENT = 103
 UDP_GRO = 104
 _CMSG_LEN_SEGMENT = 18
 _CMSG_SPACE_SEGMENT = 24
+_CMSG_LEN_SERVICE = 20
+_CMSG_SPACE_SERVICE = 24
+_IPPROTO_IP = 0
+_IP_TOS = 1
 _MSG_DONTWAIT = 0x40
 _ONE_BYTE = np.uint64(8)
 _TWO_BYTES = np.uint64(16)
@@ -93,6 +98,22 @@ SOCKADDR = np.dtype(
 CMSG = np.dtype(
     [("length", "u8"), ("level", "i4"), ("kind", "i4"), ("value", "u4"), ("pad", "u4"), ("more", "u1", 40)]
 )
+CMSGS = np.dtype(
+    [
+        ("length", "u8"),  # first how urgent the train is, if that is to be told
+        ("level", "i4"),
+        ("kind", "i4"),
+        ("value", "u4"),
+        ("pad", "u4"),
+        ("segment_length", "u8"),  # then, or instead, the size of its packets
+        ("segment_level", "i4"),
+        ("segment_kind", "i4"),
+        ("segment_value", "u4"),
+        ("segment_pad", "u4"),
+        ("more", "u1", 16),
+    ]
+)
+"""What the kernel is told about a train, beside its bytes."""
 SEGMENT = np.dtype(
     [
         ("start", "i8"),  # where in the inbox the packet begins
@@ -108,12 +129,15 @@ TRAIN = np.dtype(
         ("count", "i8"),  # packets in it
         ("pieces", "i8"),  # pieces of the outbox that it is made of
         ("ended", "i8"),  # 1: a shorter packet has ended it
+        ("service", "i8"),  # how urgent it is, as the byte in IP's header; 0: as any other
     ]
 )
 CELLS = np.dtype(
     [
         ("headers", "i8"),  # address of the kernel's records
         ("buffer", "i8"),  # address of the data
+        ("service", "i8"),  # how urgent the packets are that are posted next; 0: as any other
+        ("services", "i8"),  # 1: the kernel takes that from us
         ("used", "i8"),  # bytes of the outbox in use
         ("trains", "i8"),  # trains in the outbox
         ("flushed", "i8"),  # of these, how many have been sent
@@ -126,6 +150,7 @@ CELLS = np.dtype(
     ]
 )
 assert (MMSGHDR.itemsize, IOVEC.itemsize, SOCKADDR.itemsize, CMSG.itemsize) == (64, 16, 32, CONTROL_BYTES)
+assert CMSGS.itemsize == CONTROL_BYTES
 
 
 class Inbox(NamedTuple):
@@ -195,11 +220,11 @@ def new_outbox(capacity_bytes: int = OUTBOX_BYTES, trains: int = TRAINS) -> Outb
     """Room for this many bytes of packets in this many trains."""
     data = np.zeros(capacity_bytes, dtype=np.uint8)
     iovecs, names = _records((trains, SEGMENTS_MAX), IOVEC), _records(trains, SOCKADDR)
-    controls = _records(trains, CMSG)
+    controls = _records(trains, CMSGS)
     names.family = _AF_INET
-    controls.length, controls.level, controls.kind = _CMSG_LEN_SEGMENT, SOL_UDP, _UDP_SEGMENT
     headers = _headers(trains, iovecs, names, controls)
     cells = _cells(headers, data)
+    cells[0].services = int(takes_service())
     open_trains = np.full(OPEN_TRAINS, -1, dtype=np.int64)
     return Outbox(cells, data, _records(trains, TRAIN), headers, iovecs, names, controls, open_trains, BOOK)
 
@@ -212,6 +237,8 @@ def fit(outbox: Outbox, fd: int) -> None:
     ipv6 = looked_at.family == socket.AF_INET6
     looked_at.detach()
     outbox.cells[0].ipv6 = int(ipv6)
+    if ipv6:  # there the byte is called otherwise, and would need a record of its own
+        outbox.cells[0].services = 0
     outbox.names.family = _AF_INET6 if ipv6 else _AF_INET
     outbox.headers.name_bytes = _IPV6_BYTES if ipv6 else _IPV4_BYTES
 
@@ -329,6 +356,7 @@ def post(outbox: Outbox, start: int, size: int, destination: Any) -> bool:
     train.destination = destination
     train.length = size
     train.bytes = train.count = train.pieces = train.ended = 0
+    train.service = cells.service if cells.services != 0 else 0
     _extend(outbox, at, start, size)
     return True
 
@@ -412,8 +440,23 @@ def _address(outbox: Outbox, at: int) -> None:
     name.port = np.uint16(_swapped_2(train.destination & _TWO_BYTES_MASK))
     header = outbox.headers[at]
     header.iovec_count = np.uint64(train.pieces)
-    if train.count > 1:
-        outbox.controls[at].value = np.uint32(train.length)
+    control = outbox.controls[at]
+    header.control_bytes = np.uint64(0)
+    if train.service != 0:
+        control.length = np.uint64(_CMSG_LEN_SERVICE)
+        control.level = np.int32(_IPPROTO_IP)
+        control.kind = np.int32(_IP_TOS)
+        control.value = np.uint32(train.service)
+        header.control_bytes = np.uint64(_CMSG_SPACE_SERVICE)
+        if train.count > 1:
+            control.segment_length = np.uint64(_CMSG_LEN_SEGMENT)
+            control.segment_level = np.int32(SOL_UDP)
+            control.segment_kind = np.int32(_UDP_SEGMENT)
+            control.segment_value = np.uint32(train.length)
+            header.control_bytes = np.uint64(_CMSG_SPACE_SERVICE + _CMSG_SPACE_SEGMENT)
+    elif train.count > 1:
+        control.length = np.uint64(_CMSG_LEN_SEGMENT)
+        control.level = np.int32(SOL_UDP)
+        control.kind = np.int32(_UDP_SEGMENT)
+        control.value = np.uint32(train.length)
         header.control_bytes = np.uint64(_CMSG_SPACE_SEGMENT)
-    else:
-        header.control_bytes = np.uint64(0)

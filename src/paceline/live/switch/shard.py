@@ -22,6 +22,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled_apart, compiled_inner, compiled_loop
 from paceline.core.auth import is_genuine, seal
+from paceline.core.priority import service_of
 from paceline.core.switch.program import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
 from paceline.core.wire import (
     FLAGS_OF_HOSTS,
@@ -240,6 +241,7 @@ def _send(shard: Shard, packet: Any, verdict: int, time_ns: int) -> None:
     encode_at(packet, shard.outbox.data, start)
     memcpy(cells.outbox + start + HEADER_BYTES, cells.values, size - HEADER_BYTES)
     seal(entry.key0, entry.key1, shard.outbox.data, start, size, cells.full_tag != 0)
+    shard.outbox.cells[0].service = service_of(packet.priority)
     top = shard.switch.config[0].level > 1
     first, last = 0, 1
     if verdict == DOWN:

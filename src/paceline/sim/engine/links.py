@@ -7,10 +7,10 @@ packet is dropped, beyond `ecn_bytes` it is marked. Other traffic of a constant 
 cut into packets, it goes first, and leaves the rest of the rate.
 
 Where jobs meet, a link may have several queues of strict priority in front of it (`classes`). A packet that finds the
-link busy then waits in the queue of its class, and which one goes next is decided when the link is free: `start_waiting`
-looks at that whenever the link is touched, so what has begun is never overtaken. As long as packets wait, one is on the
-link, and its arrival is the event: classes need no events of their own. Bounds between classes follow the priorities
-that come [SP-PIFO, NSDI 2020]; questions and answers without payload are in the first.
+link busy then waits in the queue of its class, and which one goes next is decided when the link is free:
+`start_waiting` looks at that whenever the link is touched, so what has begun is never overtaken. As long as packets
+wait, one is on the link, and its arrival is the event: classes need no events of their own. Bounds between classes
+follow the priorities that come [SP-PIFO, NSDI 2020]; questions and answers without payload are in the first.
 
 Packets live in a pool and are reference-counted: a multicast to hosts is one packet on many links. Memory
 follows the packets in flight.
