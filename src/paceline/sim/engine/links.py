@@ -197,7 +197,7 @@ def _wait(links: Links, pool: Pool, at: int, p: int, to: int, now_fs: int) -> No
     packet = pool.packets[p]
     c = 0
     if packet.count > 0:
-        c = _class_of(links, at, 255 - np.int64(packet.priority))
+        c = _class_of(links, at, 255 - int(packet.priority))
     ahead_fs = link.busy_fs - now_fs
     for other in range(c + 1):
         ahead_fs += links.lanes[at, other].time_fs
@@ -225,7 +225,7 @@ def _wait(links: Links, pool: Pool, at: int, p: int, to: int, now_fs: int) -> No
 @compiled_apart
 def _class_of(links: Links, at: int, rank: int) -> int:
     """The queue of a packet [SP-PIFO, NSDI 2020]: bounds between queues follow the ranks that come."""
-    c = np.int64(links.state[at].classes) - 1
+    c = int(links.state[at].classes) - 1
     while c > 0 and rank < links.lanes[at, c].bound:
         c -= 1
     lane = links.lanes[at, c]
@@ -255,7 +255,7 @@ def start_waiting(links: Links, pool: Pool, at: int, now_ns: int) -> None:
         lane.head = (lane.head + 1) & (links.lane_packet.shape[2] - 1)
         lane.length -= 1
         link.waiting -= 1
-        size_bytes = _size_bytes(pool, np.int64(entry) & (_ECN_BIT - 1))
+        size_bytes = _size_bytes(pool, int(entry) & (_ECN_BIT - 1))
         lane.time_fs -= size_bytes * link.fs_per_byte
         link.busy_fs += _transmission_fs(link, size_bytes, link.busy_fs // FS_PER_NS)
         place = (link.head + link.length) & (capacity - 1)
