@@ -14,7 +14,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.experiments.esa import points as esa_points
-from paceline.experiments.esa.points import bdp_slots
+from paceline.experiments.esa.workloads import EsaWorkload
 from paceline.experiments.on_ray import node_task
 from paceline.experiments.sjf_bco import points as sjf_bco_points
 from paceline.experiments.sweep import FILE_NAME, Sweep, run_points
@@ -38,8 +38,10 @@ def cluster() -> Iterator[Any]:
 
 
 ESA = [
-    esa_points.EsaPoint("memory", "communication-heavy", 2, bdp_slots(), 4, 0.0, policy, True, (1,), 1.0)
-    for policy in ("esa", "atp", "ring")
+    esa_points.EsaPoint(
+        EsaWorkload("skewed", memory, memory, (1, 1), workers=4, size_bytes=100_000), True, (1,)
+    )
+    for memory in (0.5, 1.0, 2.0)
 ]
 SJF_BCO = [sjf_bco_points.SjfBcoPoint("share", seed, PaperSetting(servers=10)) for seed in range(3)]
 

@@ -1,176 +1,197 @@
-"""The points of the ESA experiment, and how each policy is tuned at each of them.
+"""The points of the ESA experiment: a workload each, under every policy at its best, in parts, and without limit.
 
-A point is a workload on a network: 100 Gb/s links, jobs of equal workers on hosts of their own, so that they
-meet in the switch's memory and nowhere else. At every point every policy first runs over its own grid of
-windows and timers with a seed of its own; the best setting then runs with the measured seeds. Nobody is
-measured on the seed that it was tuned on, and every grid has room on both sides of its best values.
+Nobody is measured on a seed that it was tuned on. Variants of `esa-plus` (a rule left out, or only one rule) choose
+among what was found for the policies of its kind.
 """
 
-import itertools
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from paceline.core.priority import priority
+from paceline.core.switch.memory import EARLY, RULES
+from paceline.errors import UserError
+from paceline.experiments.esa.tuning import (
+    TIMER,
+    WINDOW,
+    Cost,
+    at_edge,
+    best_of,
+    changed,
+    get,
+    in_seconds,
+    search,
+)
+from paceline.experiments.esa.workloads import EsaWorkload, Settings, bdp_slots, full_list, quick_list
+from paceline.sim.results import RunResult
 from paceline.sim.run import simulate
-from paceline.sim.scenario import POLICIES, Network, Scenario
+from paceline.sim.scenario import POLICIES
 
-RATE_BPS = 100e9
-DELAY_NS = 1_000
-ELEMENTS = 256
-TUNING_SEED = 1000
-MIXES = ("communication-heavy", "computation-heavy", "mixed")
+__all__ = ["EsaPoint", "Variant", "all_points", "bdp_slots", "run_point"]
 
-Settings = dict[str, dict[str, Any]]
+TUNING_SEEDS = (1000, 1001)
+ON_HOSTS = ("ring", "ps")
+"""Without aggregation in the network; they run where jobs are alike, and under loss."""
+CEILING = "ceiling"
 
-
-NETWORK = Network.model_validate({"rate": RATE_BPS, "delay": DELAY_NS * 1e-9, "elements": ELEMENTS})
+Row = dict[str, Any]
 
 
-def bdp_slots() -> int:
-    """Aggregators that one job needs to run at full rate, in a bandwidth-delay product."""
-    return NETWORK.bdp_packets()
+@dataclass(frozen=True)
+class Variant:
+    """`esa-plus` with other rules: what is one of them worth alone, over `always-preempt`, or as the last one?"""
+
+    name: str
+    rules: tuple[str, ...]
+    links: bool
+    """Priority on links."""
+    equal: bool = False
+    """All priorities are the same."""
+
+
+_ALL = tuple(sorted(RULES))
+ALONE = (
+    Variant("+ mark", ("mark",), False),
+    Variant("+ priority in memory", ("priority",), False),
+    Variant("+ priority in memory, by cost", ("cost", "priority"), False),
+    Variant("+ priority on links", (), True),
+    Variant("+ answer", ("answer",), False),
+)
+LAST = (
+    Variant("- mark", tuple(rule for rule in _ALL if rule != "mark"), True),
+    Variant("- cost", tuple(rule for rule in _ALL if rule != "cost"), True),
+    Variant("- priority in memory", tuple(rule for rule in _ALL if rule not in ("priority", "cost")), True),
+    Variant("- priority on links", _ALL, False),
+    Variant("- answer", tuple(rule for rule in _ALL if rule != "answer"), True),
+    Variant("priorities equal", _ALL, True, True),
+)
+
+
+def policies_of(workload: EsaWorkload) -> list[str]:
+    """Who runs there."""
+    hosts = workload.sweep in ("like", "workers", "loss")
+    return [policy for policy in POLICIES if hosts or policy not in ON_HOSTS]
 
 
 @dataclass(frozen=True)
 class EsaPoint:
-    """One workload and one policy; carries all that a process needs to run it."""
+    """One workload under all policies; carries all that a process needs to run it."""
 
-    sweep: str
-    mix: str
-    jobs: int
-    slots: int
-    workers: int
-    loss: float
-    policy: str
+    workload: EsaWorkload
     quick: bool
     seeds: tuple[int, ...]
-    x: float = field(compare=False)
-    """Where the point stands on its sweep's axis."""
 
-    def setting(self) -> str:
-        """In words, for tables."""
-        memory = self.slots / (self.jobs * bdp_slots())
-        loss = f", loss {self.loss:g}" if self.loss else ""
-        return f"{self.jobs} {self.mix} jobs of {self.workers} workers, memory {memory:.2g} x BDP{loss}"
 
-    def scenario(self, settings: Settings) -> Scenario:
-        """The workload; jobs arrive one after the other, at times that are no multiples of an iteration."""
-        size = 1_000_000 if self.quick else 4_000_000
-        common = {
-            "workers": self.workers,
-            "iterations": 2 if self.quick else 4,
-            "size": size,
-            "layers": 8,
-            "jitter": 0.1,
-            "stagger": "37 us",
+def _equal(_left_s: float, _ratio: float, _layer: int, _layers: int) -> int:
+    return 128
+
+
+class _Bench:
+    """Runs one workload, again and again."""
+
+    def __init__(self, point: EsaPoint) -> None:
+        self.point = point
+        self._known: dict[str, float] = {}
+
+    def run(
+        self, policy: str, settings: Settings, seed: int, unlimited: bool, equal: bool
+    ) -> RunResult | None:
+        """None where the policy cannot run at all."""
+        rule = _equal if equal else priority
+        try:
+            scenario = self.point.workload.scenario(in_seconds(settings), unlimited)
+            return simulate(scenario, policy, seed=seed, rule=rule)
+        except UserError:
+            # SwitchML with less than a slot for each job.
+            return None
+
+    def cost(self, policy: str, settings: Settings, unlimited: bool, equal: bool) -> float:
+        """Average completion time over the tuning seeds."""
+        key = repr((policy, settings, unlimited, equal))
+        if key not in self._known:
+            seeds = TUNING_SEEDS[:1] if self.point.quick else TUNING_SEEDS
+            runs = [self.run(policy, settings, seed, unlimited, equal) for seed in seeds]
+            self._known[key] = _mean([run.avg_jct_s if run else None for run in runs]) or float("inf")
+        return self._known[key]
+
+    def cost_of(self, policy: str, unlimited: bool = False, equal: bool = False) -> Cost:
+        """The cost of settings under one policy."""
+        return lambda settings: self.cost(policy, settings, unlimited, equal)
+
+    def measure(
+        self, name: str, policy: str, settings: Settings, unlimited: bool = False, equal: bool = False
+    ) -> Row:
+        """A row: the setting, over the measured seeds."""
+        workload = self.point.workload
+        runs = [self.run(policy, settings, seed, unlimited, equal) for seed in self.point.seeds]
+        whole = [run for run in runs if run is not None]
+        jct_s = _mean([run.avg_jct_s if run else None for run in runs])
+        short_s = _mean([run.jobs[j].jct_s for run in whole for j in workload.short])
+        count = max(1, len(whole))
+        return {
+            "sweep": workload.sweep,
+            "x": workload.x,
+            "setting": workload.describe(),
+            "policy": name,
+            "avg_jct_ms": None if jct_s is None else 1e3 * jct_s,
+            "short_jct_ms": None if short_s is None else 1e3 * short_s,
+            "utilisation": sum(run.switch["utilisation_mean"] for run in whole) / count,
+            "preemptions": sum(run.switch["preemptions"] for run in whole) / count,
+            "fallbacks": sum(run.switch["fallbacks"] for run in whole) / count,
+            "reminders": sum(run.switch["reminders_sent"] for run in whole) / count,
+            "resent": sum(run.transport["resent"] for run in whole) / count,
+            "packets": sum(run.packets for run in whole),
+            "settings": "; ".join(
+                f"{key} {value}" for part in settings.values() for key, value in part.items()
+            ),
+            "at_edge": at_edge(policy, settings),
+            "seeds": len(whole),
         }
-        models = {
-            "communication-heavy": [("communication-heavy", self.jobs)],
-            "computation-heavy": [("computation-heavy", self.jobs)],
-            "mixed": [("communication-heavy", (self.jobs + 1) // 2), ("computation-heavy", self.jobs // 2)],
-        }[self.mix]
-        return Scenario.model_validate(
-            {
-                "horizon": "2",
-                "network": NETWORK,
-                "switch": {"slots": self.slots, **settings.get("switch", {})},
-                "transport": settings.get("transport", {}),
-                "custodians": settings.get("custodians", {}),
-                "faults": {"loss": self.loss},
-                "job": [
-                    {"name": model, "model": model, "copies": count, **common}
-                    for model, count in models
-                    if count
-                ],
-            }
-        )
 
 
-def grid(point: EsaPoint) -> list[Settings]:
-    """The settings that a policy may choose from at a point."""
-    bdp = bdp_slots()
-    quick = point.quick
-    timers = ("50 us", "200 us", "1 ms") if point.loss else ("200 us",)
-    if quick:
-        timers = timers[:1]
-    if point.policy == "switchml":
-        return [{"transport": {"window": 8192, "rto_min": timer}} for timer in ("50 us", "200 us", "1 ms")]
-    if point.policy == "ring":
-        buckets = ("250 kB", "1 MB") if quick else ("250 kB", "1 MB", "4 MB")
-        widths = (512,) if quick else (256, 512, 1024)
-        return [
-            {"transport": {"bucket": bucket, "window": window, "rto_min": timer, **patience}}
-            for bucket, window, timer, patience in itertools.product(buckets, widths, timers, _PATIENCE)
-        ]
-    windows = [
-        max(8, round(share * bdp)) for share in ((0.5, 1, 2) if quick else (0.25, 0.5, 0.75, 1, 1.5, 2, 4))
+def _mean(times: Sequence[float | None]) -> float | None:
+    known = [time for time in times if time is not None]
+    return sum(known) / len(known) if times and len(known) == len(times) else None
+
+
+def run_point(point: EsaPoint) -> list[Row]:
+    """Tune, then measure: a row for each policy and variant."""
+    bench = _Bench(point)
+    found: dict[str, Settings] = {}
+    for policy in policies_of(point.workload):
+        found[policy], _ = search(policy, bench.cost_of(policy), point.quick, point.workload.loss > 0)
+    shared = [found[policy] for policy in EARLY if policy in found]
+    for policy in EARLY:
+        found[policy], _ = best_of([found[policy], *shared], bench.cost_of(policy))
+    rows = [bench.measure(policy, policy, settings) for policy, settings in found.items()]
+    for variant in (*ALONE, *LAST):
+        rows.append(_measure_variant(bench, variant, [*shared, found["esa-plus"]]))
+    rows.append(_measure_ceiling(bench, [*shared, found["esa-plus"]], found["switchml"]))
+    return rows
+
+
+def _measure_variant(bench: _Bench, variant: Variant, shared: Sequence[Settings]) -> Row:
+    own = {"rules": list(variant.rules), "classes": 8 if variant.links else 1}
+    choices = [{**settings, "switch": {**settings.get("switch", {}), **own}} for settings in shared]
+    best, _ = best_of(choices, bench.cost_of("esa-plus", equal=variant.equal))
+    return bench.measure(variant.name, "esa-plus", best, equal=variant.equal)
+
+
+def _measure_ceiling(bench: _Bench, shared: Sequence[Settings], pool: Settings) -> Row:
+    """What a switch with all the memory one could want gives: the better of `esa-plus` and SwitchML there."""
+    wider = [changed(settings, WINDOW, 2 * get(settings, WINDOW)) for settings in shared]
+    best, _ = best_of([*shared, *wider], bench.cost_of("esa-plus", unlimited=True))
+    pools = [changed(pool, WINDOW, width) for width in (bdp_slots() // 2, bdp_slots(), 2 * bdp_slots())]
+    pools += [changed(settings, TIMER, 5_000) for settings in pools]
+    static, _ = best_of(pools, bench.cost_of("switchml", unlimited=True))
+    rows = [
+        bench.measure(CEILING, "esa-plus", best, unlimited=True),
+        bench.measure(CEILING, "switchml", static, unlimited=True),
     ]
-    patience = _PATIENCE[:1] if quick else _PATIENCE
-    if point.policy == "ps":
-        servers: tuple[dict[str, Any], ...] = ({"placement": "workers"}, {"placement": "dedicated"})
-        patience = ({"reorder_chunks": 64, "reorder_rtts": 2.0},)
-        windows = [bdp, 4 * bdp]
-    else:
-        servers = ({"placement": "dedicated", "patience": "20 us"},)
-    return [
-        {"transport": {"window": window, "rto_min": timer, **wait}, "custodians": server}
-        for window, timer, wait, server in itertools.product(windows, timers, patience, servers)
-    ]
-
-
-_PATIENCE: tuple[dict[str, Any], ...] = (
-    {"reorder_chunks": 3, "reorder_rtts": 0.0},
-    {"reorder_chunks": 16, "reorder_rtts": 1.0},
-)
-
-
-def run_point(point: EsaPoint) -> dict[str, Any]:
-    """Tune, then measure: one row of the result."""
-    best: Settings = {}
-    best_s = float("inf")
-    for settings in grid(point):
-        tried = simulate(point.scenario(settings), point.policy, seed=TUNING_SEED)
-        if tried.avg_jct_s is not None and tried.avg_jct_s < best_s:
-            best_s, best = tried.avg_jct_s, settings
-    runs = [simulate(point.scenario(best), point.policy, seed=seed) for seed in point.seeds]
-    times = [run.avg_jct_s for run in runs if run.avg_jct_s is not None]
-    count = len(runs)
-    return {
-        "sweep": point.sweep,
-        "x": point.x,
-        "mix": point.mix,
-        "jobs": point.jobs,
-        "workers": point.workers,
-        "slots": point.slots,
-        "loss": point.loss,
-        "policy": point.policy,
-        "avg_jct_ms": 1e3 * sum(times) / len(times) if len(times) == count else None,
-        "utilisation": sum(run.switch["utilisation_mean"] for run in runs) / count,
-        "preemptions": sum(run.switch["preemptions"] for run in runs) / count,
-        "fallbacks": sum(run.switch["fallbacks"] for run in runs) / count,
-        "resent": sum(run.transport["resent"] for run in runs) / count,
-        "packets": sum(run.packets for run in runs),
-        "settings": "; ".join(f"{key} {value}" for part in best.values() for key, value in part.items()),
-        "setting": point.setting(),
-        "seeds": count,
-    }
+    return min(rows, key=lambda row: row["avg_jct_ms"] or float("inf"))
 
 
 def all_points(quick: bool) -> list[EsaPoint]:
-    """Jobs, memory, workers and loss; each workload under every policy."""
-    bdp = bdp_slots()
-    seeds = (1,) if quick else (1, 2, 3)
-    mixes = ("communication-heavy", "mixed") if quick else MIXES
-    workloads: list[tuple[str, str, int, int, int, float, float]] = []
-    for mix, jobs in itertools.product(mixes, (1, 4, 8) if quick else (1, 2, 4, 8, 12, 16)):
-        workloads.append(("jobs", mix, jobs, 4 * bdp, 8, 0.0, jobs))
-    for mix, share in itertools.product(mixes, (0.25, 1, 4) if quick else (0.25, 0.5, 1, 2, 4)):
-        workloads.append(("memory", mix, 8, round(share * 8 * bdp), 8, 0.0, share))
-    for workers in (4, 16) if quick else (2, 4, 8, 16, 32):
-        workloads.append(("workers", "communication-heavy", 4, 4 * bdp, workers, 0.0, workers))
-    for loss in (0.001,) if quick else (0.0001, 0.001, 0.01):
-        workloads.append(("loss", "communication-heavy", 4, 4 * bdp, 8, loss, loss))
-    return [
-        EsaPoint(sweep, mix, jobs, slots, workers, loss, policy, quick, seeds, x)
-        for sweep, mix, jobs, slots, workers, loss, x in workloads
-        for policy in POLICIES
-    ]
+    """Each workload."""
+    seeds = (1, 2) if quick else (1, 2, 3)
+    return [EsaPoint(workload, quick, seeds) for workload in (quick_list() if quick else full_list())]
