@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.core import wire
@@ -152,6 +153,55 @@ def test_a_job_uses_more_of_its_window_the_further_it_is_in_a_burst() -> None:
     assert congestion.window_of(Together(burst_length=0).state) == 100.0, "no burst has ended yet"
 
 
+def test_a_job_that_waits_uses_more_of_its_window_the_longer_it_does() -> None:
+    """Of many jobs that are all ahead of it, none may take all for long."""
+    sender = Together(
+        burst_length=8_000, burst_first=0, next=0, burst_took_ns=4e9, room=8000.0, idle_ns=1 << 62
+    )
+    shares = []
+    for second in (0, 2, 4, 9):
+        sender.state.next = sender.state.unfinished = min(second, 1)
+        congestion.on_send(sender.state, 0, second * 1_000_000_000)
+        shares.append(congestion.window_of(sender.state) / 100.0)
+    assert shares == [1 / 8, pytest.approx(4.5 / 8, abs=0.01), 1.0, 1.0]
+
+
+def test_how_long_bursts_take_follows_the_last_ones() -> None:
+    sender = Together(srtt_ns=1e6, idle_ns=np.iinfo(np.int64).max)
+    took = []
+    now_ns = 5_000_000_000
+    for chunk, burst_ns in enumerate((4e9, 4e9, 8e9, 8e9)):
+        sender.state.next = min(chunk, 1)
+        congestion.on_send(sender.state, chunk, now_ns)
+        took.append(float(sender.state.burst_took_ns))
+        sender.state.next = 1
+        now_ns += int(burst_ns)
+        sender.state.idle_ns = now_ns
+        now_ns += 300_000_000
+    assert took == [0.0, 4e9, 4e9, 5e9]
+
+
+def test_in_ample_memory_some_room_is_left_however_often_sums_meet() -> None:
+    sender = Together(room=400.0, round_room=0.0, slots=51_200)
+    for _ in range(5):
+        sender.round(fallen_back=100)
+    assert sender.state.room == 100.0
+    sender = Together(room=40.0, round_room=0.0, slots=64)
+    for _ in range(5):
+        sender.round(fallen_back=100)
+    assert sender.state.room == 1.0
+
+
+def test_jobs_that_cut_and_grow_around_the_target_do_not_raise_it() -> None:
+    """With many of them a queue stays as long as it is though each cuts a little, since others grow."""
+    sender = Together(increase=20.0)
+    sender.round(rtt_ns=SHORTEST)
+    for _ in range(40):
+        sender.round(rtt_ns=SHORTEST + 1.3 * QUEUE_NS)
+        sender.round(rtt_ns=SHORTEST + 0.95 * QUEUE_NS)
+    assert sender.state.target_rise == 1.0
+
+
 def test_a_pause_begins_a_burst_as_long_as_the_longest_of_late() -> None:
     sender = Together(srtt_ns=1e6, idle_ns=0)
     lengths = []
@@ -166,7 +216,7 @@ def test_a_pause_begins_a_burst_as_long_as_the_longest_of_late() -> None:
 
 
 def test_a_job_that_nobody_slows_down_has_its_most_under_way_from_the_start_of_a_burst() -> None:
-    sender = Together(window=1000.0, threshold=8000.0, burst_length=100_000, next=0)
+    sender = Together(window=1000.0, threshold=8000.0, burst_length=100_000, next=0, room=8000.0)
     for _ in range(4):
         sender.round()
         sender.state.next = 0

@@ -26,17 +26,20 @@ Rules to choose from:
   - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from
     it, any other adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for
     this]. ATP does not mind: it holds an aggregator for a whole round trip, however little is under way.
-  - *progress*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration) and all of it
-    at the end. So of two jobs that share a link the one that is ahead gets ahead further, until one computes while the
-    other sends; each gets the same in the long run, and both are faster than in step [after MLTCP, HotNets 2024].
+  - its *turn*: of both a job uses an eighth at the start of a burst (the gradients of an iteration), and all of them at
+    the end, or when the burst has lasted as long as bursts do of late, or by a part of each. So of two jobs that share
+    a link the one that is ahead gets ahead further, until one computes while the other sends; each gets the same in the
+    long run, and both are faster than in step [after MLTCP, HotNets 2024]. And nobody waits for much longer than
+    it did before, however many there are.
 
 - `aimd`: one more for each round trip, half on a mark or a loss, at most once a window [ATP];
 - `fixed`: the window stays as it is;
 - `alone`: once a round, each worker by its own losses and round trips. Both contain the lateness of the other workers,
   so the windows of one job drift apart: the rule is kept to show what comes of that.
 
-Competing traffic that fills every queue (a TCP flow) would leave `together` nothing: where cutting the window does not
-shorten the queue, the queue is not ours, and the target rises until it does; it falls back when the queue is gone.
+Competing traffic that fills every queue (a TCP flow) would leave `together` nothing: where half of the window is gone
+and the queue is as long as it was, the queue is not ours, and the target rises until it is shorter; it falls back when
+the queue is gone. (One cut says nothing: the other jobs grow meanwhile. Targets of eight jobs rose to 100 ms that way.)
 """
 
 from typing import Any
@@ -62,8 +65,12 @@ ROOM_CLEAN = 1e5
 """The longer all find one, the more they add: n in a row together n * n / 2e5."""
 ROOM_START = 0.125
 """The room at the start, as a share of the switch's aggregators."""
+ROOM_LEAST = 1.0 / 512.0
+"""The least room, as a share of the switch's aggregators: sums that meet in ample memory are bad luck, not its end."""
 LEAD = 8.0
 """How many times the window of its beginning a job has at the end of a burst."""
+BURST_GAIN = 0.25
+"""How much the last burst counts in how long bursts take."""
 BURST_GAP_RTTS = 4.0
 """A pause of so many round trips ends a burst."""
 TARGET_RISE_MAX = 8.0
@@ -87,16 +94,19 @@ def window_of(sender: Any) -> float:
 
 @compiled
 def _own_window(sender: Any) -> float:
-    return float(max(1.0, min(sender.window * share_in_use(sender), sender.room, sender.window_max)))
+    share = share_in_use(sender)
+    return float(max(1.0, min(sender.window * share, sender.room * share, sender.window_max)))
 
 
 @compiled
 def share_in_use(sender: Any) -> float:
-    """How much of its window a job uses, by how far it is in its burst."""
+    """How much of window and room a job uses: by how far it is in its burst, and for how long it has been at it."""
     if sender.burst_length <= 0:
         return 1.0
-    progress = min(1.0, (sender.next - sender.burst_first) / sender.burst_length)
-    return float((1.0 + (LEAD - 1.0) * progress) / LEAD)
+    turn = (sender.next - sender.burst_first) / sender.burst_length
+    if sender.burst_took_ns > 0.0:
+        turn += sender.burst_age_ns / sender.burst_took_ns
+    return float((1.0 + (LEAD - 1.0) * min(1.0, turn)) / LEAD)
 
 
 @compiled
@@ -104,11 +114,18 @@ def on_send(sender: Any, chunk: int, now_ns: int) -> None:
     """A new chunk is sent; the first after a pause begins a burst, as long as the longest of late."""
     if sender.unfinished == 0 and now_ns - sender.idle_ns > BURST_GAP_RTTS * sender.srtt_ns:
         length = chunk - sender.burst_first
+        took_ns = float(sender.idle_ns - sender.burst_ns)
         if sender.burst_length == 0 and sender.congestion == TOGETHER:
             # The first burst was sent without regard to others; the second begins where it ended.
             sender.window = min(LEAD * sender.window, LEAD * sender.window_max)
         sender.burst_length = max(length, sender.burst_length - sender.burst_length // 8)
+        before_ns = sender.burst_took_ns if sender.burst_took_ns > 0.0 else took_ns
+        sender.burst_took_ns = before_ns + BURST_GAIN * (took_ns - before_ns)
         sender.burst_first = chunk
+        sender.burst_ns = now_ns
+    elif sender.next == 0:
+        sender.burst_ns = now_ns
+    sender.burst_age_ns = float(now_ns - sender.burst_ns)
 
 
 @compiled
@@ -150,11 +167,13 @@ def _move_room(sender: Any, fell_back: bool) -> None:
         growth = min(ROOM_GROWTH / sender.room, ROOM_GROWTH_MAX) + sender.room_clean / ROOM_CLEAN
         if sender.room < sender.room_threshold:
             growth = 1.0
-        sender.room = min(sender.room + growth * share_in_use(sender), sender.window_max)
+        sender.room = min(sender.room + growth * share_in_use(sender), LEAD * sender.window_max)
         return
     # What was never used was never tried. And a train of chunks that met another's says little about the next.
-    used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
-    sender.room = max(1.0, used - 1.0, 0.5 * sender.round_room)
+    used = sender.room
+    if sender.agreed > 0.0:
+        used = min(used, sender.agreed / share_in_use(sender))
+    sender.room = max(1.0, used - 1.0, 0.5 * sender.round_room, ROOM_LEAST * sender.slots)
     sender.room_threshold = sender.room
     sender.room_clean = 0
 
@@ -249,10 +268,15 @@ def _move_together(sender: Any, results: int, now_ns: int) -> None:
         if sender.queue_ns > 0.0:
             if queue_ns > target_ns:
                 cut = max(cut, 0.5 * (queue_ns - target_ns) / queue_ns)
-                # Cut before, and the queue is as long as it was: it is another's.
-                if sender.cut_queue_ns > 0.0 and queue_ns > 0.9 * sender.cut_queue_ns:
-                    sender.target_rise = min(sender.target_rise * 1.5, TARGET_RISE_MAX)
-                sender.cut_queue_ns = queue_ns
+                if sender.cut_queue_ns == 0.0:
+                    sender.cut_queue_ns = queue_ns
+                    sender.cut_window = sender.window
+                elif sender.window < 0.5 * sender.cut_window:
+                    # Half of the window is gone, and the queue is as long as it was: it is another's.
+                    if queue_ns > 0.9 * sender.cut_queue_ns:
+                        sender.target_rise = min(sender.target_rise * 1.5, TARGET_RISE_MAX)
+                    sender.cut_queue_ns = queue_ns
+                    sender.cut_window = sender.window
             elif queue_ns < 0.5 * sender.queue_ns:
                 sender.target_rise = max(1.0, sender.target_rise * 0.7)
                 sender.cut_queue_ns = 0.0

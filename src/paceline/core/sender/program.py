@@ -140,12 +140,15 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
     sender.round_end = sender.suspect = 0
-    sender.agreed = sender.cut_queue_ns = 0.0
-    sender.room = max(1.0, ROOM_START * sender.slots) if sender.minds_memory != 0 else sender.window_max
+    sender.agreed = sender.cut_queue_ns = sender.cut_window = 0.0
+    sender.room = (
+        max(1.0, ROOM_START * sender.slots) if sender.minds_memory != 0 else LEAD * sender.window_max
+    )
     sender.round_room = sender.room
     sender.room_threshold = sender.window_max
     sender.room_clean = 0
-    sender.burst_first = sender.burst_length = 0
+    sender.burst_first = sender.burst_length = sender.burst_ns = 0
+    sender.burst_age_ns = sender.burst_took_ns = 0.0
     sender.idle_ns = NEVER_NS
     sender.agreed_chunk = 0
     sender.target_rise = 1.0

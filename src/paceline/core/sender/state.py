@@ -87,9 +87,13 @@ SENDER = np.dtype(
         ("round_room", "f8"),  # the room when the round began
         ("burst_first", "i8"),  # the first chunk of the present burst
         ("burst_length", "i8"),  # chunks of the longest burst of late; 0: none is over yet
+        ("burst_ns", "i8"),  # when the present burst began
+        ("burst_age_ns", "f8"),  # how long it had lasted when something was last sent
+        ("burst_took_ns", "f8"),  # how long bursts take of late; 0: none is over yet
         ("idle_ns", "i8"),  # when the last unfinished chunk got its result
         ("target_rise", "f8"),  # `queue_ns` times this is the present target: 1, more beside queues of others
-        ("cut_queue_ns", "f8"),  # the queue at the last cut; 0: none since the queue was short
+        ("cut_queue_ns", "f8"),  # the queue that is to become shorter by cutting; 0: none since it was short
+        ("cut_window", "f8"),  # the window then
         ("increase", "f8"),  # chunks that a round without a sign of congestion adds
         ("rounds", "i8"),  # rounds that have ended
         ("round_end", "i8"),  # the round ends with a result of this chunk or a later one
