@@ -161,16 +161,6 @@ def test_a_result_ends_a_chunk_that_was_taken_for_lost() -> None:
     assert sender.state.lost == 0
 
 
-def test_receipts_below_a_point_end_all_chunks_below_it() -> None:
-    sender = started()
-    sender.send()
-    assert sending.handle_receipts(sender.all, 0, 3, False, 500) == 3
-    assert sending.handle_receipts(sender.all, 0, 3, False, 500) == 0
-    assert sending.handle_receipts(sender.all, 0, 99, False, 500) == 1
-    assert (sender.state.oldest, sender.state.unfinished) == (4, 0)
-    assert sender.state.srtt_ns == 500
-
-
 def test_a_worker_can_give_results_that_it_holds_to_others() -> None:
     sender = started()
     sender.send()

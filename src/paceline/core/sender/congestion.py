@@ -179,17 +179,6 @@ def _move_room(sender: Any, fell_back: bool) -> None:
 
 
 @compiled
-def on_receipts(sender: Any, chunk: int, marked: bool) -> None:
-    """The same for point-to-point flows, whose receipts are cumulative."""
-    if sender.congestion == AIMD:
-        if marked:
-            sender.marks += 1
-            _halve(sender, chunk)
-        else:
-            _grow(sender)
-
-
-@compiled
 def on_loss(sender: Any) -> None:
     """Something was lost, or is overdue."""
     sender.losses += 1

@@ -5,7 +5,6 @@ The order of calls, for a driver:
     release        gradients up to a chunk are ready
     poll_transmit  fills in the next packet to send; repeat while it returns True
     handle_result  a result (or a receipt) for a chunk has come: NEW, DUPLICATE or UNKNOWN
-    handle_receipts  the same for all chunks below a point, on point-to-point flows
     handle_timeout call it at `timer_ns` or later; then poll again
 
 and, where stragglers are helped (`roles.py`): `take_role`, `set_share`, `handle_ack`, `handle_pull`. The
@@ -37,7 +36,6 @@ from paceline.core.sender.congestion import (
     end_round,
     on_loss,
     on_pure_rtt,
-    on_receipts,
     on_result,
     on_send,
     told_window,
@@ -115,7 +113,6 @@ __all__ = [
     "handle_ack",
     "handle_nack",
     "handle_pull",
-    "handle_receipts",
     "handle_result",
     "handle_timeout",
     "holds_result",
@@ -415,27 +412,6 @@ def _sample_inquiring(sender: Any, packet: Any, rtt_ns: int) -> None:
         sample_rtt(sender, rtt_ns)
     elif sender.srtt_ns == 0.0 or rtt_ns < sender.srtt_ns:
         sample_rtt(sender, rtt_ns)
-
-
-@compiled
-def handle_receipts(senders: Senders, i: int, below: int, marked: bool, now_ns: int) -> int:
-    """All chunks below a point have arrived (point-to-point flows); gives how many of them were news."""
-    sender = senders.state[i]
-    news = 0
-    if marked:
-        on_receipts(sender, sender.oldest, True)
-    last = min(below, sender.next)
-    if last > sender.oldest:
-        flight = senders.flights[i, (last - 1) % sender.span]
-        if flight.state == SENT and flight.resends == 0:
-            sample_rtt(sender, now_ns - flight.sent_ns)
-    while sender.oldest < last:
-        before = sender.oldest
-        finish(senders, i, before)
-        if not marked:
-            on_receipts(sender, before, False)
-        news += 1
-    return news
 
 
 @compiled
