@@ -58,7 +58,7 @@ def test_it_serves_a_run_and_ends_on_a_signal(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere"], "holds no run"),
-        (["--switch", "10.0.0.1:x"], "not host or host:port"),
+        (["--switch", "10.0.0.1:x"], "is not host, host:port or [ipv6]:port"),
         (["--switch", "127.0.0.1:7070", "--listen", "nonsense"], "not HOST:PORT"),
         (["--switch", "127.0.0.1:7070", "--stragglers", "missing.toml"], "missing.toml"),
     ],

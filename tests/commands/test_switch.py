@@ -65,7 +65,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         (["--listen", "0.0.0.0:0"], "--listen: 0.0.0.0 can be reached from outside: give --token-file"),
         (["--token-file", "missing"], "missing: cannot be read: No such file"),
         (["--memory", "lots"], "--memory: 'lots' is not a size"),
-        (["--mtu", "50"], "an MTU of 50 leaves no room"),
+        (["--mtu", "50"], "50 is no MTU: 576 (what every IPv4 host takes) to 65535"),
         (["--pcap", "/nowhere/x.pcap"], "/nowhere/x.pcap: cannot be written"),
     ],
 )

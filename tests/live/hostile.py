@@ -137,7 +137,7 @@ class Flood:
 
 def attack(datagrams: int, seed: int = 3, policy: str = "esa") -> dict[str, Any]:
     """Run a job under attack; what happened, or an AssertionError if a sum was wrong."""
-    words = ("--memory", "640kB", "--mtu", str(28 + 64 + 4 * COUNT), "--shards", "2", "--lease", "600")
+    words = ("--memory", "640kB", "--mtu", "576", "--shards", "2", "--lease", "600")
     with process("--policy", policy, *words) as (switch, port):
         victim = Workers([port], [0, 0, 0], name="victim", count=COUNT, record=2000)
         try:

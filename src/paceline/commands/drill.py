@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paceline.commands.output import JsonFile
+
 if TYPE_CHECKING:
     from paceline.drill.outcome import DrillOutcome
     from paceline.drill.plan import Drill
@@ -19,7 +21,7 @@ def drill(
     loopback: Annotated[
         bool, typer.Option("--loopback", help="Live without namespaces, also for root; cuts are skipped.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcomes as JSON, for scripts.")] = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Let things go wrong on purpose, and see that sums keep their bits, no step is lost, and the job goes on in time.
 
@@ -36,9 +38,7 @@ def drill(
 
       paceline drill examples/drills/half-cut.toml --live --json
     """
-    import json
-
-    from paceline.commands.output import page_console, print_table
+    from paceline.commands.output import page_console, print_table, write_json
     from paceline.drill.plan import load_drill
     from paceline.errors import EXIT_FAILED
 
@@ -48,7 +48,7 @@ def drill(
 
     def note(outcome: "DrillOutcome") -> None:
         outcomes.append(outcome)
-        if not as_json:
+        if json_file != "-":
             verdict = "passed" if outcome.passed else "skipped" if outcome.skipped else "FAILED"
             print(f"{verdict:8} {outcome.world:10} {outcome.drill}: {outcome.why()}", flush=True)
 
@@ -61,9 +61,9 @@ def drill(
     if live or both:
         for outcome in _live(drills, loopback):
             note(outcome)
-    if as_json:
-        typer.echo(json.dumps([outcome.as_json() for outcome in outcomes], indent=1))
-    else:
+    if json_file:
+        write_json(json_file, [outcome.as_json() for outcome in outcomes])
+    if json_file != "-":
         rows = [
             (
                 outcome.drill,

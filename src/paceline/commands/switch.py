@@ -30,7 +30,7 @@ Examples:
 
   paceline switch --listen 127.0.0.1:7070 --upstream 127.0.0.1:7171
 
-  paceline switch --listen [fd00::1]:7070 --token-file token --tls-cert switch.pem --tls-key switch.key
+  paceline switch --listen 10.0.0.1:7070 --token-file token --tls-cert switch.pem --tls-key switch.key
 
   paceline switch --policy atp --drop 0.01 --seed 7 --pcap packets.pcap
 """

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from paceline.commands.output import JsonFile, write_json
+
 SHOWN = 10
 
 
@@ -13,7 +15,7 @@ def verify(
         list[Path],
         typer.Argument(metavar="RUN [RUN]", help="A run's folder, a folder of passports, or one passport."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, for scripts.")] = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Compare the bits of two runs that were made with PACELINE_PASSPORT=1: every reduced tensor on every rank.
 
@@ -29,8 +31,6 @@ def verify(
 
       paceline verify out/a out/b --json
     """
-    import json
-
     from paceline.errors import EXIT_FAILED, UserError
     from paceline.passport.verify import read_run
     from paceline.passport.verify import verify as compare
@@ -39,9 +39,9 @@ def verify(
         raise UserError("one run, or two to compare", place="verify")
     read = [read_run(path) for path in runs]
     verdict = compare(*read)
-    if as_json:
-        typer.echo(json.dumps(verdict.as_json(), indent=1))
-    else:
+    if json_file:
+        write_json(json_file, verdict.as_json())
+    if json_file != "-":
         if verdict.same:
             among = "" if len(runs) == 2 else " on all ranks"
             typer.echo(

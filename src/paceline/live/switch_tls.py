@@ -68,8 +68,7 @@ class Trust:
             raise UntrustedError(f"its certificate is not trusted: {error.verify_message}") from None
         except ssl.SSLError as error:
             connection.close()
-            what = "it speaks no TLS" if error.reason in _NOT_TLS else f"TLS failed: {error.reason or error}"
-            raise UntrustedError(what) from None
+            raise UntrustedError(_REASONS.get(error.reason, f"TLS failed: {error.reason or error}")) from None
         except BaseException:
             connection.close()
             raise
@@ -85,7 +84,10 @@ class Trust:
             raise UntrustedError(f"its certificate is another one: sha256={found}")
 
 
-_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+_REASONS = dict.fromkeys(
+    ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"), "it speaks no TLS"
+)
+"""OpenSSL's names of reasons, in our words."""
 
 
 def parse_fingerprint(text: str, place: str) -> str:
@@ -120,9 +122,9 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
         # A key under a password would ask for it on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
-        what = "is not the key of this certificate" if error.reason == "KEY_VALUES_MISMATCH" else ""
-        message = f"{key} {what}" if what else f"{certificate} and {key} are no certificate and its key (PEM)"
-        raise UserError(message, place="--tls-cert") from None
+        told = {"KEY_VALUES_MISMATCH": f"{key} is not the key of this certificate"}
+        neither = f"{certificate} and {key} are no certificate and its key (PEM)"
+        raise UserError(told.get(error.reason, neither), place="--tls-cert") from None
 
 
 def fingerprint_of(certificate: Path) -> str:

@@ -56,7 +56,6 @@ MEANINGS = {
     "Transport.reorder_chunks": "A chunk is taken for lost when results so far ahead of it have come.",
     "Transport.reorder_rtts": "... and so many round trips have passed since it was sent.",
     "Transport.resends_max": "A job fails when one chunk timed out more often.",
-    "CustodianSettings.placement": "Hosts of their own, or spread over the job's workers by hash.",
     "CustodianSettings.per_job": "How many, when dedicated.",
     "CustodianSettings.patience_max": "Longest wait between two questions about a chunk.",
     "ScenarioJob.name": "By default the model and a number; copies get a number of their own.",

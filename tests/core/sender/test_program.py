@@ -490,15 +490,6 @@ def test_a_timeout_halves_the_window_once() -> None:
     assert sender.state.window == 4.0
 
 
-def test_marked_receipts_halve_and_unmarked_ones_grow() -> None:
-    sender = started(window=8.0, congestion=1)
-    sender.send()
-    sending.handle_receipts(sender.all, 0, 2, True, 10)
-    assert sender.state.window == 4.0
-    sending.handle_receipts(sender.all, 0, 3, False, 20)
-    assert sender.state.window == 4.25
-
-
 # --- questions ----------------------------------------------------------------------------------------------
 
 

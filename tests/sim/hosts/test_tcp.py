@@ -74,12 +74,12 @@ def test_under_ddp_the_forward_pass_waits_for_all_results() -> None:
     """A lost result of a layer near the output holds up the whole next forward pass, not that layer's alone."""
     waited = {"layers": 0.0, "ddp": 0.0}
     for overlap in waited:
-        for seed in (1, 2, 3):
+        for seed in range(200):
             scenario = scene(
-                job(size=400_000, ratio=1.0, iterations=6, overlap=overlap), faults={"loss": 0.01}
+                job(size=200_000, ratio=1.0, iterations=8, overlap=overlap), faults={"loss": 0.002}
             )
-            result = simulate(scenario, "esa", seed=seed, check=True)
-            assert result.exact
+            result = simulate(scenario, "esa", seed=seed, check=seed < 5)
+            assert seed >= 5 or result.exact
             waited[overlap] += result.makespan_s or 0.0
     assert waited["ddp"] > waited["layers"]
 
