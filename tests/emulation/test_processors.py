@@ -60,7 +60,7 @@ def test_groups_of_keepers_that_are_gone_are_removed_and_no_others(group: proces
     gone.mkdir()
     other.mkdir()
     try:
-        assert processors.remove_leftovers() == [gone.name]
+        assert gone.name in processors.remove_leftovers()
         assert group.path.exists()
         assert other.exists()
     finally:
