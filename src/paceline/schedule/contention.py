@@ -120,7 +120,10 @@ def sending(
         held = round_trip(network, (4 if kind == ATP else 2) * across, network.rate)
         window = network.rate * held / network.payload
         # Chunks of a job stand side by side: another's are in their way where the two rows overlap.
-        found = min(1.0, network.slots / window) * np.exp(-(holders - 1.0) * window / network.slots)
+        found = np.exp(-(holders - 1.0) * window / network.slots)
+        if kind == ATP:
+            # Its own chunks are in the way too where they hold on for longer than there is room; ESA's come and go.
+            found *= min(1.0, network.slots / window)
         time = max(time, size / network.rate * (1.0 + (servers - 1.0) * (1.0 - found)))
     return time
 
