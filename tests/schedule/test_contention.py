@@ -89,8 +89,8 @@ def test_a_narrow_uplink_holds_up_those_who_span_racks_alone() -> None:
     assert iteration_s(wide, [[0, 4]]) == pytest.approx(iteration_s(wide, [[0, 2]]))
 
 
-@pytest.mark.parametrize("policy", ["esa", "atp", "switchml"])
-def test_scarce_memory_costs_time(policy: str) -> None:
+@pytest.mark.parametrize(("policy", "slower"), [("esa", False), ("atp", True), ("switchml", True)])
+def test_scarce_memory_costs_those_who_hold_it_long(policy: str, slower: bool) -> None:
     scarce, ample = (
         Problem(
             cluster(delay_s=1e-3, switch=SwitchMemory(slots=slots, payload=1000, policy=policy)),  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_scarce_memory_costs_time(policy: str) -> None:
         for slots in (64, 1_000_000)
     )
     times = [iteration_s(problem, [[0, 2]])[0] for problem in (scarce, ample)]
-    assert times[0] > 1.1 * times[1]
+    assert (times[0] > 1.1 * times[1]) == slower
 
 
 def test_a_job_that_ends_gives_its_neighbour_the_link_back() -> None:
