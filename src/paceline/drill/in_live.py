@@ -10,6 +10,8 @@ from paceline.drill.live_worker import ROUND
 from paceline.drill.outcome import DrillOutcome
 from paceline.drill.plan import Drill, DrillFault
 
+SETTLE_S = 20.0
+"""So long a drill waits for the workers to use the switch, before it begins."""
 LIMIT_S = 60.0
 """A drill ends so long after it could have, at the latest."""
 
@@ -20,6 +22,7 @@ def run_live(drill: Drill, bed: LiveBed) -> DrillOutcome:
         away = [fault.action for fault in drill.fault if fault.action in ("cut", "narrow")]
         if away:
             return _judged(drill, bed, [], 0, 0.0, skipped=f"{away[0]} needs namespaces, and so root")
+    settled = bed.settle(SETTLE_S)
     bed.seen.clear()
     first = bed.allowed
     begun = time.monotonic()
@@ -35,6 +38,7 @@ def run_live(drill: Drill, bed: LiveBed) -> DrillOutcome:
         schedule.undo_all()
     finished = bed.is_done() or bed.collect(LIMIT_S)
     notes = [] if finished else ["did not end in time"]
+    notes += [] if settled else ["began without the switch"]
     return _judged(drill, bed, bed.seen, first, schedule.struck_at or begun, notes=notes)
 
 
@@ -95,7 +99,7 @@ class _Schedule:
             return lambda: bed.unslow(target)
         if fault.action == "narrow":
             bed.narrow(target, fault.mtu)
-            return lambda: bed.narrow(target, bed.mtu)
+            return lambda: bed.narrow(target, 0)
         bed.route(target, fault.direction, True)
         return lambda: bed.route(target, fault.direction, False)
 

@@ -204,6 +204,18 @@ class LiveBed:
             self.poll(min(0.2, max(0.0, until - time.monotonic())))
         return True
 
+    def settle(self, limit_s: float) -> bool:
+        """Let the workers go on until all use the switch again: a drill that finds them elsewhere shows little."""
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            self.seen.clear()
+            self.allow(ROUND)
+            if not self.collect(limit_s):
+                return False
+            if all(seen.path == "switch" for seen in self.seen):
+                return True
+        return False
+
     def is_done(self) -> bool:
         """Whether every worker has done what it may."""
         return min(self._done.values()) >= self.allowed
@@ -292,15 +304,13 @@ class LiveBed:
             namespaces.ip("-n", self._star.hub, "route", change, "blackhole", f"{where}/32")
 
     def narrow(self, worker: int, mtu: int) -> None:
-        """Give the hub's end of a worker's link another MTU: what is longer is lost there."""
+        """The worker's way to the switch takes no packet that is longer; 0: any again. Its ways to others stay."""
         self._need_namespaces("narrow")
-        namespaces.ip("-n", self._star.hub, "link", "set", f"w{worker}", "mtu", str(mtu))
-        namespaces.ip("-n", self._star.workers[worker], "link", "set", namespaces.DEVICE, "mtu", str(mtu))
-
-    @property
-    def mtu(self) -> int:
-        """Of the links, when nobody narrows them."""
-        return int(self._star.mtu) if self._star is not None else 65_536
+        where, way = self._star.workers[worker], f"{self._star.hub_address}/32"
+        if mtu:
+            namespaces.ip("-n", where, "route", "add", way, "dev", namespaces.DEVICE, "mtu", "lock", str(mtu))
+        else:
+            namespaces.ip("-n", where, "route", "delete", way)
 
     def _need_namespaces(self, action: str) -> None:
         if self._star is None:

@@ -3,9 +3,10 @@
     python -m paceline.drill.soak --minutes 20 --seed 1 --out out/soak
 
 Each job is a few ranks of DDP with a bit passport, over `paceline switch` on loopback. The switch is killed, stopped
-and started again at random, ranks are stopped for a moment. Then the same two jobs run once more, as many steps,
-without a switch and undisturbed: the passports must be the same, bit for bit. Memory, threads and open files of every
-rank are compared between its beginning and the end, and the switch must hold no slot and no job when all have left.
+and started again at random, sometimes as one that loses packets, and ranks are stopped for a moment. Then the same two
+jobs run once more, as many steps, without a switch and undisturbed: the passports must be the same, bit for bit.
+Memory, threads and open files of every rank are compared between its beginning and the end, and the switch must hold
+no slot and no job when all have left.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.processes import die_with_parent
 from paceline.errors import EXIT_FAILED, EXIT_OK
 from paceline.live.switch_client import ControlError, ControlPlane
 from paceline.passport.verify import read_run, verify
@@ -32,6 +34,10 @@ RANKS = 2
 MEMORY_GROWTH_MAX = 1.25
 """Resident memory at the end, over that after the beginning."""
 SETTLE_S = 60.0
+PACE_S = 0.05
+"""Of a step under drills, beside its work: a soak does not need a machine of its own."""
+LOSS = 0.02
+"""Of a switch that loses packets."""
 START_S = 900.0
 """Until a switch answers: the first one on a busy machine compiles."""
 
@@ -84,8 +90,9 @@ class SoakError(Exception):
 class Soak:
     """The processes of a soak; `run` does all of it."""
 
-    def __init__(self, out: Path, minutes: float, seed: int) -> None:
+    def __init__(self, out: Path, minutes: float, seed: int, pace_s: float = PACE_S) -> None:
         self.out, self._seconds, self._random = out, 60 * minutes, random.Random(seed)
+        self._pace_s = pace_s
         self._port, self._env = free_port(after=1), dict(os.environ)
         self._token = out / "token"
         self._switch: subprocess.Popen[bytes] | None = None
@@ -101,7 +108,9 @@ class Soak:
             self._start_switch()
             self._await_switch()
             for job in JOBS:
-                ranks |= self._start_job(job, "struck", {"PACELINE_SWITCH": f"127.0.0.1:{self._port}"})
+                ranks |= self._start_job(
+                    job, "struck", {"PACELINE_SWITCH": f"127.0.0.1:{self._port}"}, self._pace_s
+                )
             self._disturb(ranks)
             self._end_jobs(ranks, "struck")
             self._look_at_switch()
@@ -113,7 +122,7 @@ class Soak:
 
     # --- processes -------------------------------------------------------------------------------------------
 
-    def _start_switch(self) -> None:
+    def _start_switch(self, drop: float = 0.0) -> None:
         command = [sys.executable, "-c", "from paceline.cli import main; main()", "switch"]
         command += [
             "--listen",
@@ -122,9 +131,12 @@ class Soak:
             str(self._token),
             "--memory",
             "1MiB",
+            *(["--drop", str(drop), "--seed", "1"] if drop else []),
         ]
         with (self.out / "switch.log").open("ab") as log:
-            self._switch = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._switch = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, preexec_fn=die_with_parent
+            )
 
     @property
     def _control(self) -> ControlPlane:
@@ -141,7 +153,9 @@ class Soak:
                     raise SoakError(f"no switch: {error.reason}; its log is in {self.out}") from None
                 time.sleep(0.2)
 
-    def _start_job(self, job: str, name: str, env: dict[str, str]) -> dict[str, subprocess.Popen[bytes]]:
+    def _start_job(
+        self, job: str, name: str, env: dict[str, str], pace_s: float
+    ) -> dict[str, subprocess.Popen[bytes]]:
         folder = self.out / name
         folder.mkdir(exist_ok=True)
         port = free_port()
@@ -161,10 +175,16 @@ class Soak:
                 "PACELINE_PASSPORT": str(folder / "bits"),
                 **env,
             }
-            command = [sys.executable, "-m", "paceline.drill.soak_rank", str(folder / f"{job}.steps"), job]
+            command = [sys.executable, "-m", "paceline.drill.soak_rank"]
+            command += [str(folder / f"{job}.steps"), job, str(pace_s)]
             with (folder / f"{job}-{rank}.log").open("wb") as log:
                 found[f"{job} rank {rank}"] = subprocess.Popen(
-                    command, env={**self._env, **own}, stdout=log, stderr=log, start_new_session=True
+                    command,
+                    env={**self._env, **own},
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
                 )
         return found
 
@@ -192,14 +212,14 @@ class Soak:
     def _one_drill(self, ranks: dict[str, subprocess.Popen[bytes]]) -> None:
         draw = self._random
         time.sleep(draw.uniform(1.0, 6.0))
-        action = draw.choice(["kill switch", "stop switch", "stop rank", "nothing"])
+        action = draw.choice(["kill switch", "lossy switch", "stop switch", "stop rank", "nothing"])
         self.report.drills[action] = self.report.drills.get(action, 0) + 1
         assert self._switch is not None
-        if action == "kill switch":
+        if action in ("kill switch", "lossy switch"):
             self._switch.kill()
             self._switch.wait(30)
             time.sleep(draw.uniform(0.0, 4.0))
-            self._start_switch()
+            self._start_switch(LOSS if action == "lossy switch" else 0.0)
             self._await_switch()
         elif action in ("stop switch", "stop rank"):
             struck = self._switch if action == "stop switch" else draw.choice(list(ranks.values()))
@@ -244,7 +264,7 @@ class Soak:
                 folder = self.out / "plain"
                 folder.mkdir(exist_ok=True)
                 (folder / f"{job}.steps").write_text(str(self.report.steps[job]), encoding="ascii")
-                ranks |= self._start_job(job, "plain", {})
+                ranks |= self._start_job(job, "plain", {}, 0.0)
             for rank, process in ranks.items():
                 code = process.wait(max(600.0, 3 * self._seconds))
                 if code != 0:
@@ -284,9 +304,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m paceline.drill.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--pace", type=float, default=PACE_S, help="seconds that a step waits, beside its work"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/soak"))
     given: Any = parser.parse_args(arguments)
-    soak = Soak(given.out, given.minutes, given.seed)
+    soak = Soak(given.out, given.minutes, given.seed, given.pace)
     try:
         report = soak.run()
     except SoakError as error:

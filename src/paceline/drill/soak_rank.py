@@ -1,6 +1,6 @@
 """One rank of a soak: a small DDP training that goes on until its file of steps says where it ends.
 
-    python -m paceline.drill.soak_rank STEPS_FILE NAME
+    python -m paceline.drill.soak_rank STEPS_FILE NAME PACE_S
 
 All ranks must end at one step: every few steps rank 0 reads the file, writes how far they are beside it, and tells the
 others.
@@ -8,6 +8,7 @@ others.
 
 import contextlib
 import sys
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 FAR = 1 << 30
 
 
-def main(file: Path, name: str) -> None:
-    """Train."""
+def main(file: Path, name: str, pace_s: float) -> None:
+    """Train, and wait so long in every step."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -38,6 +39,7 @@ def main(file: Path, name: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        time.sleep(pace_s)
         step += 1
         if step % 50 == 0:
             last = torch.zeros(1, dtype=torch.float64)
@@ -56,4 +58,4 @@ def _wanted(file: Path) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
