@@ -108,7 +108,7 @@ class WrittenRun:
 
 def lag_figures(lags: dict[int, tuple[float, float]], **counts: float) -> dict[str, float]:
     """Figures as `samples_of` has them: worker -> (count, seconds)."""
-    name = "paceline_arrival_lag_seconds"
+    name = "paceline_round_lag_seconds"
     found = {f"{name}_count,worker={w}": count for w, (count, _) in lags.items()}
     found |= {f"{name}_sum,worker={w}": total for w, (_, total) in lags.items()}
     return found | {f"paceline_{key}_total": value for key, value in counts.items()}

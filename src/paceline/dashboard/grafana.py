@@ -89,10 +89,10 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "Stragglers",
         (
             Panel("Arrival lag", "s",
-                  (("sum by (name, worker) (rate(paceline_arrival_lag_seconds_sum[$__rate_interval])) "
-                    "/ sum by (name, worker) (rate(paceline_arrival_lag_seconds_count[$__rate_interval]))",
+                  (("sum by (name, worker) (rate(paceline_round_lag_seconds_sum[$__rate_interval])) "
+                    "/ sum by (name, worker) (rate(paceline_round_lag_seconds_count[$__rate_interval]))",
                     "{{name}} worker {{worker}}"),),
-                  "behind the first contribution to a chunk"),
+                  "behind the first contribution to a chunk, at worst in an iteration"),
             Panel("Scores", "percentunit",
                   (("min by (job, worker) (paceline_run_straggler_score{run=~\"$run\"})", "{{job}} {{worker}}"),),
                   "1 is as quick as the median and as its own best"),
@@ -221,6 +221,21 @@ def alert_rules() -> str:
             f"          description: {json.dumps(rule.what_to_do)}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def rules_document() -> dict[str, Any]:
+    """The same rules as plain data."""
+    rules = [
+        {
+            "alert": rule.name,
+            "expr": rule.expression,
+            "for": rule.for_,
+            "labels": {"severity": rule.severity},
+            "annotations": {"summary": rule.summary, "description": rule.what_to_do},
+        }
+        for rule in RULES
+    ]
+    return {"groups": [{"name": "paceline", "rules": rules}]}
 
 
 def expressions() -> list[str]:

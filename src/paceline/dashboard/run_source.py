@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.dashboard.stragglers import Callback, StragglerRules, StragglerScores
-from paceline.dashboard.switch_source import Health, health_of, lags_of, total
+from paceline.dashboard.switch_source import Health, health_of, total
 from paceline.dashboard.views import (
     BarView,
     EventView,
@@ -30,7 +30,7 @@ from paceline.errors import UserError
 from paceline.launch.control import planner_alive
 from paceline.launch.planner_loop import FINAL
 from paceline.launch.store import FILE, Row, Store
-from paceline.report.run.read import RunData, run_of
+from paceline.report.run.read import RunData, lags_of, run_of
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.sources import ClusterSource
 

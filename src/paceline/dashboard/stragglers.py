@@ -1,6 +1,7 @@
 """Who is slow: scores of 0 to 1 from what the switch sees, and the GPU time that others lose by waiting.
 
-The switch tells how long after the first contribution to a chunk each worker's came: its *lag*. All wait for the last:
+The switch tells how long after the first contribution to a chunk each worker's came, at worst in each round (what it
+sends between two pauses, mostly an iteration): its *lag*. All wait for the last:
 in an iteration of `T` seconds a worker with a lag of `l`, where the last has `L`, is busy for `T - (L - l)` seconds and
 waits for the rest. From that two scores [ours, after the two of NVIDIA's resiliency extension]:
 
@@ -76,7 +77,7 @@ class _Worker:
     """What is remembered of one worker."""
 
     count: float = 0.0
-    """Contributions at the last look,"""
+    """Rounds at the last look,"""
     total_s: float = 0.0
     """and their lags together."""
     lag_s: float = 0.0
@@ -116,7 +117,7 @@ class StragglerScores:
         names: Sequence[str],
         gpus: Sequence[int],
     ) -> None:
-        """A job's counters at a time: worker -> (contributions, seconds of lag together), since its admission.
+        """A job's counters at a time: worker -> (rounds, seconds of lag together), since its admission.
 
         `rate`: iterations a second, if known. `names`, `gpus`: of the workers.
         """

@@ -14,6 +14,7 @@ from paceline.dashboard.views import MemoryView, SwitchView
 from paceline.launch.switches import samples_of
 from paceline.live.switch_client import ControlError, ControlPlane
 from paceline.live.switch_tls import trust_in
+from paceline.report.run.read import lags_of
 
 ANSWER_S = 0.8
 """A switch that takes longer is silent; with the time between two looks it is seen within two seconds."""
@@ -59,17 +60,6 @@ def total(figures: Mapping[str, float], metric: str, **labels: str) -> float | N
         if key.partition(",")[0] == metric and all(part in key.split(",") for part in wanted)
     ]
     return sum(found) if found else None
-
-
-def lags_of(figures: Mapping[str, float]) -> dict[int, tuple[float, float]]:
-    """Worker -> (contributions, seconds of lag together)."""
-    name = "paceline_arrival_lag_seconds"
-    found: dict[int, tuple[float, float]] = {}
-    for key, count in figures.items():
-        metric, _, worker = key.partition(",worker=")
-        if metric == f"{name}_count" and worker.isdigit() and count:
-            found[int(worker)] = (count, figures.get(f"{name}_sum,worker={worker}", 0.0))
-    return found
 
 
 @dataclass

@@ -61,6 +61,11 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("job", "name", "worker"),
         "how long after the first contribution to a chunk the worker's came",
     ),
+    "paceline_round_lag_seconds": (
+        "summary",
+        ("job", "name", "worker"),
+        "the largest such lag of each round, which is what a worker sends between two pauses: mostly an iteration",
+    ),
     "paceline_batches_total": ("counter", ("shard",), "batches of packets that a shard has worked on"),
     "paceline_faults_injected_total": (
         "counter",
@@ -120,6 +125,9 @@ def _of_job(shards: list[Any], number: int, name: str, workers: int) -> Iterator
         lag_s = sum(int(member.lag_ns) for member in members) / 1e9
         arrivals = sum(int(member.arrivals) for member in members)
         yield "paceline_arrival_lag_seconds", (*labels, str(worker)), (arrivals, lag_s)
+        peaks_s = sum(int(member.peaks_ns) for member in members) / 1e9
+        rounds = sum(int(member.rounds) for member in members)
+        yield "paceline_round_lag_seconds", (*labels, str(worker)), (rounds, peaks_s)
     yield from _drops(shards, number, *labels)
 
 

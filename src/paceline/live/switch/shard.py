@@ -37,6 +37,7 @@ from paceline.core.wire import (
 from paceline.live.net.syscalls import FOREVER_NS, close_waiter, memcpy, now_ns, wait, wake
 from paceline.live.net.udp import discard, flush, post, receive, room_for
 from paceline.live.switch import pcap
+from paceline.live.switch.arrivals import note_arrival
 from paceline.live.switch.faults import HOLD_NS, copies, is_on, misplace
 from paceline.live.switch.shard_state import (
     ARRIVALS,
@@ -140,7 +141,8 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     if packet.kind == GRADIENT:
         entry.highest = max(entry.highest, packet.chunk)
         if packet.flag & FLUSH == 0 and packet.level == 1:
-            _note_arrival(shard, packet, time_ns)
+            member = shard.members[job, packet.worker]
+            note_arrival(member, shard.arrivals[job, packet.chunk % ARRIVALS], packet.chunk, time_ns)
     memcpy(cells.values, cells.inbox + start + HEADER_BYTES, length - HEADER_BYTES)
     verdict = handle_packet(shard.switch, 0, packet, shard.values, 0, time_ns)
     if verdict != CONSUMED and verdict != DROPPED:
@@ -209,22 +211,6 @@ def _rack_address(shard: Shard, packet: Any, rack: int) -> Any:
 @compiled_inner
 def _upper_address(shard: Shard, packet: Any) -> Any:
     return shard.upper[_shard_of(packet, shard.cells[0].upper_shards)]
-
-
-@compiled_inner
-def _note_arrival(shard: Shard, packet: Any, time_ns: int) -> None:
-    """How long after the first contribution to its chunk this one came."""
-    member = shard.members[packet.job, packet.worker]
-    member.packets += 1
-    arrival = shard.arrivals[packet.job, packet.chunk % ARRIVALS]
-    if arrival.chunk != packet.chunk:
-        if packet.chunk > arrival.chunk:
-            arrival.chunk = packet.chunk
-            arrival.first_ns = time_ns
-            member.arrivals += 1
-        return
-    member.lag_ns += time_ns - arrival.first_ns
-    member.arrivals += 1
 
 
 @compiled_inner

@@ -99,6 +99,12 @@ MEMBER = np.dtype(
         ("lag_ns", "i8"),  # sum of how much later than the first contribution its own came
         ("arrivals", "i8"),  # contributions that this sum is over
         ("packets", "i8"),  # gradients of it
+        ("heard_ns", "i8"),  # when the last of them came
+        ("peak_ns", "i8"),  # largest lag of this round (`arrivals`)
+        ("peaks_ns", "i8"),  # sum of those of the rounds before
+        ("rounds", "i8"),  # and how many these were
+        ("pause_ns", "i8"),  # the longest pause of late
+        ("paused_ns", "i8"),  # when that was set
         ("rack", "i4"),  # the rack it is in
         ("pad", "i4"),  # makes up eight bytes
     ],

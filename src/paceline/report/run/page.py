@@ -217,7 +217,8 @@ def add_stragglers(page: Page, run: RunData) -> None:
         rows.append((job, f"worker {last}", lags[last] * 1e3, None if median is None else median * 1e3))
     if rows:
         page.text(
-            "As the switch saw it: how long after the first contribution to a chunk a worker's came, on average."
+            "As the switch saw it: how long after the first contribution to a chunk a worker's came, at worst in an "
+            "iteration, on average."
         )
         page.table(("job", "latest worker", "its lag, ms", "median of the others, ms"), rows)
     helped = {name: count for name, count in taken.items() if count}

@@ -14,7 +14,8 @@ from typing import Any
 from paceline.errors import NEEDS_PANDAS, UserError, optional_module
 from paceline.units import format_seconds
 
-LAG = "paceline_arrival_lag_seconds"
+LAGS = ("paceline_round_lag_seconds", "paceline_arrival_lag_seconds")
+"""The largest lag of each round; of runs that a switch without it served, the lag of each contribution."""
 SLOTS = "paceline_slots"
 SUMS = "paceline_completions_total"
 FALLBACKS = "paceline_fallbacks_total"
@@ -258,21 +259,29 @@ class RunData:
 
     @cached_property
     def lags_s(self) -> dict[str, dict[int, float]]:
-        """How long after the first a worker's contributions reached the switch, on average, by job and worker."""
+        """How long after the first a worker's contributions came at worst in a round, on average, by job and worker."""
         last = {row["job"]: row["figures"] for row in self.switch_samples if row["job"] is not None}
         found: dict[str, dict[int, float]] = {}
         for name_there, figures in last.items():
             job = self.job_of(name_there)
-            for key, total_s in figures.items():
-                name, _, worker = key.partition(",worker=")
-                count = figures.get(f"{LAG}_count,worker={worker}", 0)
-                if name == f"{LAG}_sum" and worker.isdigit() and count:
-                    found.setdefault(job, {})[int(worker)] = total_s / count
+            for worker, (count, total_s) in lags_of(figures).items():
+                found.setdefault(job, {})[worker] = total_s / count
         return found
 
     def figure_of(self, job: Row, key: str) -> Any:
         """A figure of the job's last progress, e.g. its loss."""
         return (job["progress"] or {}).get(key)
+
+
+def lags_of(figures: Mapping[str, float]) -> dict[int, tuple[float, float]]:
+    """Of a job's figures: worker -> (rounds, seconds of their largest lags together), since its admission."""
+    metric = next((name for name in LAGS if any(key.startswith(f"{name}_count") for key in figures)), LAGS[0])
+    found: dict[int, tuple[float, float]] = {}
+    for key, count in figures.items():
+        name, _, worker = key.partition(",worker=")
+        if name == f"{metric}_count" and worker.isdigit() and count:
+            found[int(worker)] = (count, figures.get(f"{metric}_sum,worker={worker}", 0.0))
+    return found
 
 
 def prediction_error(row: Row) -> float | None:

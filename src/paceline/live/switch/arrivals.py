@@ -1,0 +1,50 @@
+"""How late a worker's contributions come: behind the first to the same chunk, on average, and at worst in each round.
+
+The others send no more than a window ahead of a straggler. Of a large gradient only the chunks of that window are late,
+and the rest come in step: the mean over chunks says little of the wait, the largest lag between two pauses says it all.
+A *round* is what a worker sends between two pauses of its own; in training, an iteration. A pause is a gap of at
+least `PAUSE_MIN_NS`, and of more than half of the longest of late: buckets are shorter apart than iterations. [ours]
+"""
+
+from typing import Any
+
+from paceline.compile.decorators import compiled_inner
+
+PAUSE_MIN_NS = 1_000_000
+"""A shorter gap is none: packets come in trains."""
+PAUSE_FIRST_NS = 100_000_000
+"""What is taken for the longest pause before there was one."""
+PAUSE_MAX_NS = 2_000_000_000
+"""What a pause counts for at most, so that one long halt (a checkpoint) is soon forgotten."""
+ROUND_PAUSES_MAX = 16
+"""A round that lasts longer than so many pauses has missed one: from then on, half as long a gap is enough."""
+
+
+@compiled_inner
+def note_arrival(member: Any, arrival: Any, chunk: int, time_ns: int) -> None:
+    """A worker's contribution to a chunk has come; `arrival`: the entry for chunks like this one."""
+    member.packets += 1
+    if member.heard_ns == 0:
+        member.heard_ns = member.paused_ns = time_ns
+        member.pause_ns = PAUSE_FIRST_NS
+    gap_ns = time_ns - member.heard_ns
+    member.heard_ns = time_ns
+    if gap_ns >= PAUSE_MIN_NS and 2 * gap_ns > member.pause_ns:
+        member.peaks_ns += member.peak_ns
+        member.rounds += 1
+        member.peak_ns = 0
+        member.pause_ns = max(min(gap_ns, PAUSE_MAX_NS), member.pause_ns - (member.pause_ns >> 3))
+        member.paused_ns = time_ns
+    elif time_ns - member.paused_ns > ROUND_PAUSES_MAX * member.pause_ns:
+        member.pause_ns >>= 1
+        member.paused_ns = time_ns
+    if arrival.chunk != chunk:
+        if chunk > arrival.chunk:
+            arrival.chunk = chunk
+            arrival.first_ns = time_ns
+            member.arrivals += 1
+        return
+    lag_ns = time_ns - arrival.first_ns
+    member.lag_ns += lag_ns
+    member.arrivals += 1
+    member.peak_ns = max(member.peak_ns, lag_ns)

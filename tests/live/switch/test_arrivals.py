@@ -1,0 +1,94 @@
+"""How late workers are, from the arrivals of their contributions."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.compile.decorators import compiled
+from paceline.live.switch.arrivals import PAUSE_MAX_NS, note_arrival
+from paceline.live.switch.shard_state import ARRIVAL, ARRIVALS, MEMBER
+
+MS = 1_000_000
+WINDOW = 256
+CHUNK_NS = 50_000
+
+
+@compiled
+def note(members: Any, arrivals: Any, worker: int, chunk: int, time_ns: int) -> None:
+    note_arrival(members[worker], arrivals[chunk % ARRIVALS], chunk, time_ns)
+
+
+class Seen:
+    """Two workers as a switch sees them: 0 is quick, 1 begins later."""
+
+    def __init__(self) -> None:
+        self.members: Any = np.zeros(2, dtype=MEMBER).view(np.recarray)
+        self.arrivals: Any = np.zeros(ARRIVALS, dtype=ARRIVAL).view(np.recarray)
+        self.arrivals["chunk"] = -1
+        self.now_ns, self.chunk = MS, 0
+
+    def iteration(self, chunks: int, late_ns: int, computing_ns: int) -> None:
+        """The quick one sends a window and waits; from then on chunks come in step, 100 us apart."""
+        begin_ns = self.now_ns + computing_ns
+        ahead = min(WINDOW, chunks)
+        for k in range(ahead):
+            note(self.members, self.arrivals, 0, self.chunk + k, begin_ns + k * CHUNK_NS)
+        for k in range(chunks):
+            self.now_ns = begin_ns + late_ns + k * CHUNK_NS
+            if k >= ahead:
+                note(self.members, self.arrivals, 0, self.chunk + k, self.now_ns - 100_000)
+            note(self.members, self.arrivals, 1, self.chunk + k, self.now_ns)
+        self.chunk += chunks
+
+    def lag_ms(self, worker: int, since: tuple[int, int] = (0, 0)) -> float:
+        rounds, peaks_ns = self.counted(worker)
+        return float((peaks_ns - since[1]) / (rounds - since[0]) / MS)
+
+    def counted(self, worker: int) -> tuple[int, int]:
+        return int(self.members[worker].rounds), int(self.members[worker].peaks_ns)
+
+    def mean_ms(self, worker: int) -> float:
+        return float(self.members[worker].lag_ns / self.members[worker].arrivals / MS)
+
+
+@pytest.mark.parametrize("chunks", [1, 100, 1_000, 10_000])
+def test_a_straggler_lags_as_much_whatever_the_size_of_the_gradient(chunks: int) -> None:
+    seen = Seen()
+    for _ in range(10):
+        seen.iteration(chunks, late_ns=100 * MS, computing_ns=300 * MS)
+    assert seen.lag_ms(1) == pytest.approx(100.0, rel=0.01)
+    assert seen.members[1].rounds == 9, "the tenth goes on"
+    assert seen.lag_ms(0) == pytest.approx(0.0)
+    if chunks == 10_000:
+        assert seen.mean_ms(1) < 5.0, "the mean over chunks hides it"
+
+
+def test_buckets_of_one_iteration_are_one_round() -> None:
+    """Each of four buckets comes later than the one before; the last tells for how long the others wait."""
+    seen = Seen()
+    for iteration in range(20):
+        begin_ns = (1 + iteration) * 400 * MS
+        for bucket in range(4):
+            for k in range(10):
+                seen.chunk += 1
+                for worker, apart_ns in ((0, 10 * MS), (1, 30 * MS)):
+                    arrives_ns = begin_ns + bucket * apart_ns + k * CHUNK_NS
+                    note(seen.members, seen.arrivals, worker, seen.chunk, arrives_ns)
+    assert seen.members[1].rounds == 19
+    assert seen.lag_ms(1) == pytest.approx(60.0)
+
+
+def test_a_long_halt_is_forgotten() -> None:
+    seen = Seen()
+    for _ in range(5):
+        seen.iteration(200, late_ns=50 * MS, computing_ns=100 * MS)
+    seen.now_ns += 60_000 * MS
+    for _ in range(600):
+        seen.iteration(200, late_ns=50 * MS, computing_ns=100 * MS)
+    assert seen.members[1].pause_ns < PAUSE_MAX_NS // 4
+    before = seen.counted(1)
+    for _ in range(10):
+        seen.iteration(200, late_ns=20 * MS, computing_ns=100 * MS)
+    assert seen.counted(1)[0] - before[0] == 10
+    assert seen.lag_ms(1, before) == pytest.approx(20.0, rel=0.2)
