@@ -1,5 +1,7 @@
 """The command line itself: help that fits and can be pasted, `--json`, pipes, versions, completion, manual pages."""
 
+import inspect
+import json
 import os
 import shlex
 import shutil
@@ -12,10 +14,28 @@ from typing import Any
 import pytest
 
 from paceline import __version__
-from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, METRICS, REPRODUCTIONS
+from paceline.commands import (
+    BENCHMARKS,
+    CLUSTERS,
+    COMMANDS,
+    METRICS,
+    REPRODUCTIONS,
+    bench,
+    doctor,
+    drill,
+    metrics,
+    models,
+    plan,
+    reproduce,
+    run_view,
+    simulate,
+)
 from paceline.commands.help_text import WIDTH, examples, fitted
 from paceline.commands.output import with_json_target
 from paceline.manual import write
+from paceline.report import plan as report_plan
+from paceline.report import simulation as report_simulation
+from paceline.report.columns import meaning_of
 from tests.commands.command_line import paceline
 
 GROUPS = {(): COMMANDS, ("reproduce",): REPRODUCTIONS, ("bench",): BENCHMARKS, ("cluster",): CLUSTERS,
@@ -70,16 +90,55 @@ def test_json_without_a_file_is_standard_output() -> None:
     assert with_json_target(["profile", "--", "x", "--json"]) == ["profile", "--", "x", "--json"]
 
 
-def test_json_is_the_same_option_everywhere() -> None:
-    import inspect
+NO_DOCUMENT = {"dashboard", "switch", "top"}
+"""Commands that go on until they are ended: there is nothing to write down at the end."""
+NO_TABLE = {
+    "add", "cancel", "dashboard", "logs", "pause", "priority", "profile", "report", "switch", "unpause", "verify",
+    "metrics alerts", "metrics grafana", "cluster from-nodes", "cluster from-ray", "cluster from-slurm",
+}  # fmt: skip
 
-    taking = 0
+
+def test_json_is_the_same_option_everywhere() -> None:
     for words, command in _all():
         parameter = inspect.signature(command).parameters.get("json_file")
+        assert (parameter is None) == (" ".join(words) in NO_DOCUMENT), words
         if parameter is not None:
             assert "[FILE|-]" in str(parameter.annotation.__metadata__[0].metavar), words
-            taking += 1
-    assert taking >= 15
+
+
+def test_every_command_that_prints_a_table_explains_its_columns() -> None:
+    for words, command in _all():
+        assert ("legend" not in inspect.signature(command).parameters) == (" ".join(words) in NO_TABLE), words
+    tables = [
+        bench.COLUMNS, drill.COLUMNS, metrics.COLUMNS, models.MODEL_COLUMNS, models.LAYER_COLUMNS,
+        plan.PACKETS_COLUMNS, report_plan.COLUMNS, report_plan.WHAT_IF_COLUMNS, reproduce.SA_ATP_COLUMNS,
+        run_view.SCREEN_COLUMNS, simulate.STRAGGLER_COLUMNS, report_simulation.COLUMNS, doctor.STATES,
+    ]  # fmt: skip
+    for columns in tables:
+        assert not [column for column in columns if not meaning_of(column)]
+
+
+def test_the_legend_stands_below_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, column in (("models", "gradients"), ("metrics list", "labels"), ("models vgg16", "backward")):
+        assert paceline(monkeypatch, *words.split(), "--legend") == 0
+        head, _, below = capsys.readouterr().out.partition(f"\n{column}: ")
+        assert column in head
+        assert below
+    assert paceline(monkeypatch, "top", "--legend") == 0
+    assert "expected end: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["metrics list", "metrics alerts", "metrics grafana"])
+def test_metrics_are_json_where_that_is_asked(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paceline(monkeypatch, *words.split(), "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert paceline(monkeypatch, *words.split(), "--json", str(tmp_path / "x.json")) == 0
+    assert json.loads((tmp_path / "x.json").read_text()) == printed
+    assert capsys.readouterr().out, "with a file, both"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

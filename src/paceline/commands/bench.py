@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import JsonFile, write_json
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
 
 if TYPE_CHECKING:
     from paceline.bench.measurement import MeasuredRow, Measurement, Outcome
@@ -76,6 +76,7 @@ def allreduce(
     repeat: Annotated[
         int, typer.Option(min=0, max=1000, help="Repetitions; 0: three to fifteen, by what a size costs.")
     ] = 0,
+    legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:
     from paceline.bench.measurement import Measurement, parse_sizes
@@ -102,6 +103,8 @@ def allreduce(
         write_json(json_file, outcome.to_json())
     if json_file != "-":
         _show_ratios(outcome)
+        if legend:
+            print_legend(page_console(110), (*COLUMNS, "vs gloo", "vs line"))
     if outcome.trouble():
         typer.echo(f"paceline: bench allreduce: {outcome.trouble()}", err=True)
     if outcome.trouble() or any(row.wrong for row in outcome.rows):
@@ -190,6 +193,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+COLUMNS = ("size", "count", "type", "redop", "backend", "time of an all-reduce", "algbw", "busbw", "#wrong")
 _FORMAT = "{:>12} {:>12} {:>9} {:>6} {:>14} {:>12} {:>9} {:>9} {:>7}"
 
 

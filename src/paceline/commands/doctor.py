@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from paceline.commands.output import JsonFile, page_console, write_json
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
 
-_STYLES = {"ok": "green", "worth a look": "yellow", "bad": "bold red", "left out": "dim"}
+STATES = ("ok", "worth a look", "bad", "left out")
+_STYLES = dict(zip(STATES, ("green", "yellow", "bold red", "dim"), strict=True))
 
 
 def doctor(
@@ -21,6 +22,7 @@ def doctor(
         Literal["local", "slurm", "ray"], typer.Option(help="What has to be reachable for `paceline run`.")
     ] = "local",
     address: Annotated[str, typer.Option(help="Of the Ray cluster. Default: RAY_ADDRESS.")] = "",
+    legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:
     """Look at this machine: what is there, what is missing, and what to do.
@@ -57,6 +59,8 @@ def doctor(
         page.print(each.text, markup=False, soft_wrap=True)
         if each.todo and each.state != "ok":
             page.print(f"{'':28} to do: {each.todo}", markup=False, soft_wrap=True)
+    if legend and json_file != "-":
+        print_legend(page, (*STATES, *dict.fromkeys(each.what for each in findings)))
     if json_file:
         write_json(json_file, to_json(findings))
     if any(each.state == "bad" for each in findings):

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.commands.output import JsonFile
+from paceline.commands.output import JsonFile, Legend
 
 if TYPE_CHECKING:
     from paceline.drill.outcome import DrillOutcome
     from paceline.drill.plan import Drill
+
+COLUMNS = ("drill", "world", "steps", "wrong sums", "recovery, s", "bound, s", "path after")
 
 
 def drill(
@@ -21,6 +23,7 @@ def drill(
     loopback: Annotated[
         bool, typer.Option("--loopback", help="Live without namespaces, also for root; cuts are skipped.")
     ] = False,
+    legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:
     """Let things go wrong on purpose, and see that sums keep their bits, no step is lost, and the job goes on in time.
@@ -38,7 +41,7 @@ def drill(
 
       paceline drill examples/drills/half-cut.toml --live --json
     """
-    from paceline.commands.output import page_console, print_table, write_json
+    from paceline.commands.output import page_console, print_legend, print_table, write_json
     from paceline.drill.plan import load_drill
     from paceline.errors import EXIT_FAILED
 
@@ -77,8 +80,9 @@ def drill(
             for outcome in outcomes
         ]
         console.print()
-        columns = ("drill", "world", "steps", "wrong sums", "recovery s", "bound s", "path after")
-        print_table(console, columns, rows, texts=2)
+        print_table(console, COLUMNS, rows, texts=2)
+        if legend:
+            print_legend(console, COLUMNS)
     if not all(outcome.passed or outcome.skipped for outcome in outcomes):
         raise typer.Exit(EXIT_FAILED)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline.commands.output import JsonFile, write_json
+from paceline.commands.output import JsonFile, Legend, print_legend, write_json
 
 if TYPE_CHECKING:
     from paceline.models.catalogue import ModelProfile
@@ -12,9 +12,19 @@ if TYPE_CHECKING:
 
 def models(
     name: str | None = typer.Argument(None, help="Show the layers of this model.", show_default=False),
+    legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:
-    """List the model profiles: size, gradients, work, and time of an iteration; or one model's layers."""
+    """List the model profiles: size, gradients, work, and time of an iteration; or one model's layers.
+
+    Examples:
+
+      paceline models
+
+      paceline models resnet50 --legend
+
+      paceline models --json -
+    """
     from paceline.models.catalogue import NAMES, profile
 
     chosen = [profile(name)] if name else [profile(known) for known in NAMES]
@@ -23,9 +33,13 @@ def models(
     if json_file == "-":
         return
     if name:
-        _print_layers(chosen[0])
+        _print_layers(chosen[0], legend)
     else:
-        _print_models(chosen)
+        _print_models(chosen, legend)
+
+
+MODEL_COLUMNS = ("layers", "parameters", "gradients", "GFLOP", "batch", "compute")
+LAYER_COLUMNS = ("parameters", "gradients", "MFLOP", "forward", "backward")
 
 
 def _listing(profiles: "list[ModelProfile]") -> dict[str, Any]:
@@ -63,7 +77,7 @@ def _as_json(model: "ModelProfile", layers: bool) -> dict[str, Any]:
     return summary
 
 
-def _print_models(profiles: "list[ModelProfile]") -> None:
+def _print_models(profiles: "list[ModelProfile]", legend: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -72,7 +86,7 @@ def _print_models(profiles: "list[ModelProfile]") -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)
-    for title in ("layers", "parameters", "gradients", "GFLOP", "batch", "compute"):
+    for title in MODEL_COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     for model in profiles:
         table.add_row(
@@ -86,6 +100,8 @@ def _print_models(profiles: "list[ModelProfile]") -> None:
         )
     console = Console()
     console.print(table)
+    if legend:
+        print_legend(console, ("model", *MODEL_COLUMNS))
     console.print(
         f"GFLOP: a sample's forward pass, 2 a multiply-accumulate. compute: forward and backward (twice the "
         f"forward) of one batch at {DEFAULT_FLOP_PER_S / 1e12:g} TFLOP/s.",
@@ -93,7 +109,7 @@ def _print_models(profiles: "list[ModelProfile]") -> None:
     )
 
 
-def _print_layers(model: "ModelProfile") -> None:
+def _print_layers(model: "ModelProfile", legend: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -103,13 +119,13 @@ def _print_layers(model: "ModelProfile") -> None:
     table = Table(box=None, pad_edge=False, show_footer=True)
     table.add_column("layer", footer="total", no_wrap=True)
     totals = (
-        ("parameters", f"{model.parameters:,}"),
-        ("gradients", format_size(model.gradient_bytes)),
-        ("MFLOP", f"{model.forward_flops / 1e6:,.2f}"),
-        ("forward", format_seconds(sum(model.forward_ns()) / 1e9)),
-        ("backward", format_seconds(sum(model.backward_ns()) / 1e9)),
+        f"{model.parameters:,}",
+        format_size(model.gradient_bytes),
+        f"{model.forward_flops / 1e6:,.2f}",
+        format_seconds(sum(model.forward_ns()) / 1e9),
+        format_seconds(sum(model.backward_ns()) / 1e9),
     )
-    for title, total in totals:
+    for title, total in zip(LAYER_COLUMNS, totals, strict=True):
         table.add_column(title, footer=total, justify="right", no_wrap=True)
     for layer, forward_ns, backward_ns in zip(
         model.layers, model.forward_ns(), model.backward_ns(), strict=True
@@ -125,6 +141,8 @@ def _print_layers(model: "ModelProfile") -> None:
     console = Console()
     console.print(f"{model.name}: {model.description}", highlight=False)
     console.print(table)
+    if legend:
+        print_legend(console, ("layer", *LAYER_COLUMNS))
     console.print(
         f"MFLOP: a sample's forward pass. Times of a batch of {model.batch} at "
         f"{DEFAULT_FLOP_PER_S / 1e12:g} TFLOP/s.",

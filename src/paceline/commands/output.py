@@ -15,6 +15,9 @@ JsonFile = Annotated[
 ]
 """`--json` of every command: with a file both, the file and the text for people; else nothing but JSON."""
 
+Legend = Annotated[bool, typer.Option("--legend", help="Explain the columns of the tables below them.")]
+"""`--legend` of every command that prints a table."""
+
 
 def with_json_target(arguments: Sequence[str]) -> list[str]:
     """`--json` without a value means standard output; arguments after `--` are the user's own."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paceline.commands.output import JsonFile, page_console, print_legend, print_table, write_json
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
     from paceline.experiments.planned import Compared
@@ -77,9 +77,7 @@ def plan(
     gantt: Annotated[bool, typer.Option(help="Show the Gantt chart in the terminal.")] = True,
     json_file: JsonFile = "",
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
-    legend: Annotated[
-        bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
-    ] = False,
+    legend: Legend = False,
 ) -> None:
     from paceline.report import plan as output
     from paceline.schedule.explain import explain as explain_job
@@ -127,7 +125,7 @@ def plan(
     if json_file != "-":
         _show(schedules, best, objective, rows, remarks, explained, gantt, html, legend)
         if compared:
-            _show_packets(best, compared)
+            _show_packets(best, compared, legend)
 
 
 plan.__doc__ = HELP
@@ -215,14 +213,17 @@ def _compare(best: "Schedule", seed: int) -> "list[Compared]":
     return compare(best, seed)
 
 
-def _show_packets(best: "Schedule", compared: "list[Compared]") -> None:
+PACKETS_COLUMNS = ("job", "servers", "expected", "simulated", "error")
+
+
+def _show_packets(best: "Schedule", compared: "list[Compared]", legend: bool) -> None:
     from paceline.units import format_seconds
 
     console = page_console(110)
     console.print(f"\n{best.policy}, packet by packet, an iteration:", style="bold")
     print_table(
         console,
-        ("job", "servers", "expected", "simulated", "error"),
+        PACKETS_COLUMNS,
         [
             (
                 each.job,
@@ -236,6 +237,8 @@ def _show_packets(best: "Schedule", compared: "list[Compared]") -> None:
     )
     mean = sum(abs(each.error) for each in compared) / len(compared)
     console.print(f"mean error {mean:.1%}")
+    if legend:
+        print_legend(console, PACKETS_COLUMNS)
 
 
 def _show(
@@ -273,6 +276,8 @@ def _show(
     if what_if:
         console.print("\nWhat if:", style="bold")
         print_table(console, output.WHAT_IF_COLUMNS, what_if, texts=2)
+        if legend:
+            print_legend(console, output.WHAT_IF_COLUMNS)
     if explained:
         console.print()
         for line in explained:

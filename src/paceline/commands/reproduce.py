@@ -1,7 +1,8 @@
 """`paceline reproduce`: the papers' experiments, each with its tables beside the published values.
 
 The commands share their options. A further one takes `jobs: Processes = None, ray: RayAddress = None, resume: Resume =
-False` and runs inside `with sweep_options(out, jobs, ray, resume) as sweep:`, which it hands to its experiment.
+False, legend: Legend = False, json_file: JsonFile = ""` and runs inside `with sweep_options(out, jobs, ray, resume) as
+sweep:`, which it hands to its experiment; what comes of it goes to `_tell`.
 """
 
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import page_console, print_table
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
     from paceline.experiments.sweep import Sweep
@@ -54,6 +55,8 @@ def esa(
     jobs: Processes = None,
     ray: RayAddress = None,
     resume: Resume = False,
+    legend: Legend = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Repeat the ESA paper's claim: average job completion time by jobs, switch memory, workers and loss.
 
@@ -75,7 +78,7 @@ def esa(
         (claim, _number(entry["paper"], 2), _number(entry["ours"], 2), entry["setting"])
         for claim, entry in summary.items()
     ]
-    _print_summary(out, ("claim", "paper", "ours", "setting"), rows)
+    _tell(out, ("claim", "paper", "ours", "setting"), rows, summary, legend, json_file)
 
 
 def fidelity(
@@ -85,6 +88,8 @@ def fidelity(
     jobs: Processes = None,
     ray: RayAddress = None,
     resume: Resume = False,
+    legend: Legend = False,
+    json_file: JsonFile = "",
 ) -> None:
     """The scheduler's predictions against packets, over random placements.
 
@@ -104,7 +109,7 @@ def fidelity(
     with sweep_options(out, jobs, ray, resume) as sweep:
         summary = reproduce(out, quick, sweep, first_seed)
     rows = [(figure, _number(entry["ours"], 3), entry["setting"]) for figure, entry in summary.items()]
-    _print_summary(out, ("figure", "ours", "setting"), rows)
+    _tell(out, ("figure", "ours", "setting"), rows, summary, legend, json_file)
 
 
 def joint(
@@ -113,6 +118,8 @@ def joint(
     jobs: Processes = None,
     ray: RayAddress = None,
     resume: Resume = False,
+    legend: Legend = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Placement, switch memory and straggler help, alone and together, packet by packet.
 
@@ -132,7 +139,7 @@ def joint(
     with sweep_options(out, jobs, ray, resume) as sweep:
         summary = reproduce(out, quick, sweep)
     rows = [(figure, _number(entry["ours"], 2), entry["setting"]) for figure, entry in summary.items()]
-    _print_summary(out, ("figure", "ours", "setting"), rows)
+    _tell(out, ("figure", "ours", "setting"), rows, summary, legend, json_file)
 
 
 def live(
@@ -150,6 +157,8 @@ def live(
     ] = None,
     jobs: Processes = None,
     resume: Resume = False,
+    legend: Legend = False,
+    json_file: JsonFile = "",
 ) -> None:
     """The three ideas on real links: training processes on an emulated cluster, beside the simulator's predictions.
 
@@ -170,12 +179,14 @@ def live(
     with sweep_options(out, jobs, None, resume) as sweep:
         summary = reproduce(out, quick, sweep, seeds, None if minutes is None else 60 * minutes)
     if isinstance(summary, Unfinished):
-        typer.echo(
-            f"{summary.done} of {summary.cells} cells are done; the same command with --resume goes on"
-        )
+        told = f"{summary.done} of {summary.cells} cells are done; the same command with --resume goes on"
+        if json_file:
+            write_json(json_file, {"cells": summary.cells, "done": summary.done, "page": None})
+        if json_file != "-":
+            typer.echo(told)
         return
     rows = [(figure, _number(entry["ours"], 3), entry["setting"]) for figure, entry in summary.items()]
-    _print_summary(out, ("figure", "ours", "setting"), rows)
+    _tell(out, ("figure", "ours", "setting"), rows, summary, legend, json_file)
 
 
 def sa_atp(
@@ -186,6 +197,8 @@ def sa_atp(
     jobs: Processes = None,
     ray: RayAddress = None,
     resume: Resume = False,
+    legend: Legend = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Repeat SA-ATP's claim: iteration time and training speed with slow workers, and what other jobs feel of it.
 
@@ -201,14 +214,17 @@ def sa_atp(
 
     with sweep_options(out, jobs, ray, resume) as sweep:
         found, summary = reproduce(out, quick, sweep)
-    console = page_console(PAGE_COLUMNS)
-    print_table(console, SA_ATP_COLUMNS, [_sa_atp_row(row) for row in found], texts=3)
-    console.print()
+    if json_file != "-":
+        console = page_console(PAGE_COLUMNS)
+        print_table(console, SA_ATP_COLUMNS, [_sa_atp_row(row) for row in found], texts=3)
+        if legend:
+            print_legend(console, SA_ATP_COLUMNS)
+        console.print()
     rows = [
         (claim, _number(entry["paper"], 2), _number(entry["ours"], 3), entry["setting"])
         for claim, entry in summary.items()
     ]
-    _print_summary(out, ("claim", "paper", "ours", "setting"), rows)
+    _tell(out, ("claim", "paper", "ours", "setting"), rows, summary, legend, json_file)
 
 
 SA_ATP_COLUMNS = (
@@ -235,6 +251,8 @@ def sjf_bco(
     jobs: Processes = None,
     ray: RayAddress = None,
     resume: Resume = False,
+    legend: Legend = False,
+    json_file: JsonFile = "",
 ) -> None:
     """Repeat the SJF-BCO paper's figures 4-7: four schedulers, kappa, 10/15/20 servers, lambda.
 
@@ -253,13 +271,28 @@ def sjf_bco(
     with sweep_options(out, jobs, ray, resume) as sweep:
         summary = reproduce(out, quick, sweep)
     rows = [(figure, _value(entry["paper"]), _value(entry["ours"])) for figure, entry in summary.items()]
-    _print_summary(out, ("figure", "paper", "ours"), rows)
+    _tell(out, ("figure", "paper", "ours"), rows, summary, legend, json_file)
 
 
-def _print_summary(out: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _tell(
+    out: Path,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    summary: Any,
+    legend: bool,
+    json_file: str,
+) -> None:
+    """What an experiment found: for people, as JSON, or both."""
+    page = out / "index.html"
+    if json_file:
+        write_json(json_file, {"summary": summary, "page": str(page)})
+    if json_file == "-":
+        return
     console = page_console(PAGE_COLUMNS)
     print_table(console, columns, rows, texts=len(columns))
-    console.print(f"page: {out / 'index.html'}", markup=False)
+    if legend:
+        print_legend(console, columns)
+    console.print(f"page: {page}", markup=False)
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.commands.output import JsonFile, page_console, print_legend, write_json
-from paceline.commands.run_view import COLUMNS, failures, job_table, rows_in_view, summary
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
+from paceline.commands.run_view import COLUMNS, failures, job_table, ranked_by, rows_in_view, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,9 +86,7 @@ def run(
         float, typer.Option(min=0.0, help="Seconds to wait for servers to come back when nothing else fits.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="For rand and bco-plus.")] = 0,
-    legend: Annotated[
-        bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
-    ] = False,
+    legend: Legend = False,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the run in the browser while it lasts; prints where.")
     ] = False,
@@ -135,6 +133,8 @@ def run(
             "--resume",
             str(folder),
         ]
+        if legend:
+            again.append("--legend")
         enter([*again, "--json", json_file] if json_file else again)
     console = Console(stderr=True)
     watcher: LiveTable | EventLines = LiveTable(console) if console.is_terminal else EventLines()
@@ -155,6 +155,7 @@ def run(
             print_legend(shown, COLUMNS)
         for line in failures(store):
             shown.print(line, markup=False, soft_wrap=True)
+        shown.print(ranked_by(store), style="dim", markup=False, soft_wrap=True)
         shown.print(f"\nstate and logs: {folder}", markup=False, soft_wrap=True)
     store.close()
     raise typer.Exit(code)

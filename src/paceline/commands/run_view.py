@@ -11,12 +11,29 @@ COLUMNS = (
     "job", "state", "servers", "iteration", "rate", "predicted", "measured", "error", "path", "expected end",
 )  # fmt: skip
 """`predicted` and `measured` are times of an iteration."""
+SCREEN_COLUMNS = (*COLUMNS, "priority")
+"""Of `paceline top`."""
 _LEFT = ("job", "state", "servers", "path")
 STYLES = {
     "done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "cancelled": "yellow",
     "starting": "cyan",
 }  # fmt: skip
 OBJECTIVES = {"makespan": "the last end (makespan)", "jct": "the mean completion time (jct)"}
+
+
+def ranked_by(store: "Store") -> str:
+    """What the plans were made for, and how the run did by that and by the other."""
+    from paceline.units import format_seconds
+
+    objective, told = store.meta()["objective"], summary(store)
+    known = {"makespan": told["makespan_s"], "jct": told["avg_jct_s"]}
+    first, second = (objective, "jct" if objective == "makespan" else "makespan")
+    figures = ", ".join(
+        f"{OBJECTIVES[each]} {format_seconds(round(value, 1))}"
+        for each in (first, second)
+        if (value := known[each]) is not None
+    )
+    return f"planned for {OBJECTIVES[objective]}" + (f": {figures}" if figures else "")
 
 
 def rows_in_view(rows: "list[Row]", most: int) -> "list[Row]":

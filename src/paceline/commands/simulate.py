@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import JsonFile, page_console, print_legend, print_table, write_json
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, print_table, write_json
 
 if TYPE_CHECKING:
     from paceline.core.priority import PriorityRule
@@ -58,9 +58,7 @@ def simulate(
     check: Annotated[bool, typer.Option("--check", help="Carry integers and check every sum.")] = False,
     json_file: JsonFile = "",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
-    legend: Annotated[
-        bool, typer.Option("--legend", help="Explain the columns of the tables below them.")
-    ] = False,
+    legend: Legend = False,
 ) -> None:
     from paceline.errors import EXIT_FAILED
     from paceline.sim.scenario import load_scenario
@@ -296,7 +294,7 @@ def _show(results: "list[RunResult]", html: Path | None, remark: str, legend: bo
         console.print("\nCompletion time of each job:", style="bold")
         print_table(console, ["job", *(result.policy for result in results)], report.job_rows(results))
     for result in results:
-        _show_stragglers(console, result)
+        _show_stragglers(console, result, legend)
         if result.failed:
             console.print(f"\n{result.policy} failed: {result.failed}", style="red", markup=False)
         elif result.wrong:
@@ -307,7 +305,10 @@ def _show(results: "list[RunResult]", html: Path | None, remark: str, legend: bo
         console.print(f"\npage: {html}", markup=False, soft_wrap=True)
 
 
-def _show_stragglers(console: Any, result: "RunResult") -> None:
+STRAGGLER_COLUMNS = ("time", "job", "worker", "what", "why")
+
+
+def _show_stragglers(console: Any, result: "RunResult", legend: bool) -> None:
     """Who straggled, when, why and what was done; nothing for runs without help."""
     from paceline.report import simulation as report
 
@@ -316,7 +317,9 @@ def _show_stragglers(console: Any, result: "RunResult") -> None:
         console.print(f"\nStragglers under {result.policy}:", style="bold", markup=False)
         rows = report.straggler_rows(result, DECISIONS_SHOWN_MAX)
         if rows:
-            print_table(console, ["time", "job", "worker", "what", "why"], rows)
+            print_table(console, STRAGGLER_COLUMNS, rows)
+            if legend:
+                print_legend(console, STRAGGLER_COLUMNS)
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
 

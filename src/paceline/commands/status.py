@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import JsonFile, page_console, write_json
-from paceline.commands.run_view import failures, headline, job_table, summary
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
+from paceline.commands.run_view import COLUMNS, failures, headline, job_table, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ def status(
     run: Annotated[
         str, typer.Argument(metavar="[RUN]", help="The run's folder. Default: the newest below this one.")
     ] = "",
+    legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:
     """Show what a run does: its jobs, why some failed, what happened last.
@@ -36,6 +37,8 @@ def status(
       paceline status
 
       paceline status out/run
+
+      paceline status out/run --legend
 
       paceline status out/run --json -
     """
@@ -54,6 +57,8 @@ def status(
             page.print(line, markup=False, soft_wrap=True)
         page.print()
         page.print(job_table(store, store.jobs(), now))
+        if legend:
+            print_legend(page, COLUMNS)
         for line in failures(store):
             page.print(line, markup=False, soft_wrap=True)
         page.print("\nlast events:")
@@ -78,6 +83,7 @@ def logs(
     attempt: Annotated[int | None, typer.Option(min=1, help="Default: the last attempt.")] = None,
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Lines from the end; 0: all.")] = 50,
     run: RunOption = "",
+    json_file: JsonFile = "",
 ) -> None:
     """Show what a job has written: the last lines of its ranks' logs, and more as it comes.
 
@@ -90,12 +96,16 @@ def logs(
       paceline logs resnet-a -f --rank 0
 
       paceline logs resnet-a --run out/run -n 0
+
+      paceline logs resnet-a --json -
     """
     from paceline.errors import UserError
     from paceline.launch.control import find_run, known_job
     from paceline.launch.store import Store
     from paceline.report.run.logs import attempt_folder, logs_of
 
+    if follow and json_file:
+        raise UserError("a log that goes on is no JSON document; leave out -f or --json", place="--json")
     folder = find_run(run)
     store = Store.open_to_read(folder)
     row = known_job(store, job)
@@ -103,16 +113,30 @@ def logs(
     if attempt is not None and attempt > row["attempt"]:
         raise UserError(f"{job} has {row['attempt']} attempts", place="--attempt")
     number = attempt or row["attempt"]
-    if not number and not follow:
+    if not number and not follow and json_file != "-":
         typer.echo(f"{job} is {row['state']}: {row['reason']}; it has written nothing yet", err=True)
-        return
     if number and not follow:
         found = logs_of(attempt_folder(folder, job, number))
         if rank is not None and rank not in found:
             known = ", ".join(str(each) for each in found) or "none"
             raise UserError(f"{job} has no log of rank {rank}; there are: {known}", place="--rank")
-    for text in written(folder, job, attempt, rank, lines, follow):
-        typer.echo(text)
+    if json_file:
+        write_json(json_file, _logs_json(folder, row, number, rank, lines))
+    if json_file != "-" and (number or follow):
+        for text in written(folder, job, attempt, rank, lines, follow):
+            typer.echo(text)
+
+
+def _logs_json(folder: Path, row: "Row", attempt: int, rank: int | None, lines: int) -> dict[str, Any]:
+    from paceline.report.run.logs import attempt_folder, logs_of
+
+    found = logs_of(attempt_folder(folder, row["name"], attempt)) if attempt else {}
+    logs = []
+    for each, path in found.items():
+        if rank is None or each == rank:
+            text, _ = _read_lines(path, 0, last=True)
+            logs.append({"rank": each, "path": str(path), "lines": text[-lines:] if lines else text})
+    return {"job": row["name"], "state": row["state"], "attempt": attempt, "logs": logs}
 
 
 def written(

@@ -14,11 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
-from paceline.commands.run_view import COLUMNS, STYLES, cells_of, headline, servers_of
+from paceline.commands.run_view import SCREEN_COLUMNS, STYLES, cells_of, headline, servers_of
 from paceline.commands.status import event_line
 from paceline.errors import UserError
 from paceline.launch import control
 from paceline.launch.store import Row, Store
+from paceline.report.columns import legend
 from paceline.report.run.logs import attempt_folder, logs_of, tail, why_it_failed
 
 LOG_LINES = 6
@@ -48,6 +49,20 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(answer)
 
 
+class ColumnsExplained(ModalScreen[None]):
+    """What the columns of the table mean, until a key is pressed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("l,escape,enter,q", "dismiss", "back")]
+    DEFAULT_CSS = """
+    ColumnsExplained { align: center middle; }
+    ColumnsExplained Label { border: round $primary; padding: 1 2; background: $surface; width: 90%; }
+    """
+
+    def compose(self) -> ComposeResult:
+        lines = [f"{column}: {meaning}" for column, meaning in legend(SCREEN_COLUMNS)]
+        yield Label("\n".join(lines), markup=False)
+
+
 class RunScreen(App[None]):
     """One run, looked at every so many seconds."""
 
@@ -56,6 +71,7 @@ class RunScreen(App[None]):
         Binding("plus", "priority(2.0)", "priority x2", key_display="+"),
         Binding("minus", "priority(0.5)", "priority /2", key_display="-"),
         Binding("p", "pause", "pause / go on"),
+        Binding("l", "legend", "columns"),
         Binding("q", "quit", "leave"),
     ]
     CSS = """
@@ -81,7 +97,7 @@ class RunScreen(App[None]):
 
     def on_mount(self) -> None:
         self.title = f"paceline {self.folder}"
-        self.jobs.add_columns(*COLUMNS, "priority")
+        self.jobs.add_columns(*SCREEN_COLUMNS)
         self.look()
         self.set_interval(self.every_s, self.look)
 
@@ -168,6 +184,9 @@ class RunScreen(App[None]):
             found = [row for row in store.jobs() if row["name"] == self.selected]
         if found:
             self.ask("priority", found[0]["name"], priority=found[0]["priority"] * factor)
+
+    def action_legend(self) -> None:
+        self.push_screen(ColumnsExplained())
 
     def action_pause(self) -> None:
         with contextlib.closing(Store.open_to_read(self.folder)) as store:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paceline.commands.output import JsonFile, page_console, print_table, write_json
+from paceline.commands.output import JsonFile, Legend, page_console, print_legend, print_table, write_json
 from paceline.commands.status import RunOption
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def why(
         bool,
         typer.Option("--packets", help="Judge by the packet simulator instead of the model; takes longer."),
     ] = False,
+    legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:
     """Split a job's completion time into its causes.
@@ -51,7 +52,7 @@ def why(
     if json_file:
         write_json(json_file, found.to_dict())
     if json_file != "-":
-        _show(found)
+        _show(found, legend)
 
 
 def _of_run(job: str, run: str, seed: int, packets: bool) -> "Why":
@@ -89,7 +90,10 @@ def _of_plan(
     return causes.of_plan(schedule, job, ByPackets(model, seed))
 
 
-def _show(found: "Why") -> None:
+COLUMNS = ("cause", "", "time", "share")
+
+
+def _show(found: "Why", legend: bool) -> None:
     from paceline.units import format_seconds
 
     page = page_console(100)
@@ -105,6 +109,8 @@ def _show(found: "Why") -> None:
         for part in found.parts
         if part.seconds or part.cause in ("queue", "computing")
     ]
-    print_table(page, ("cause", "", "time", "share"), rows, texts=2)
+    print_table(page, COLUMNS, rows, texts=2)
+    if legend:
+        print_legend(page, ("cause", "time of a cause", "share", *dict.fromkeys(row[0] for row in rows)))
     for remark in found.remarks:
         page.print(remark, markup=False)

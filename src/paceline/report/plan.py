@@ -89,6 +89,8 @@ def write_page(
         f"No schedule can end before {format_seconds(best.lower_bound_s)} (by the bound '{best.bound_by}');"
         f" the best here, {best.policy}, ends after {format_seconds(best.makespan_s)}."
     )
+    if len(schedules) > 1:
+        page.text(ranked_by(schedules, objective).capitalize() + ".")
     if remarks:
         page.items(remarks)
     unit, scale = gantt.axis_unit(best.makespan_s)
