@@ -1,5 +1,6 @@
 """Runs for the tests: job files whose jobs note each of their starts, and planners that can be killed."""
 
+import asyncio
 import collections
 import json
 import os
@@ -213,6 +214,28 @@ def run_guide_command(scene: Scene, launcher: str, env: Mapping[str, str] | None
     (scene.run_dir,) = (scene.folder / "runs").iterdir()
 
 
+_ENGINES = {"local": "namespaces", "slurm": "Slurm", "ray": "Ray"}
+"""By launcher: what the doctor looks at for it."""
+
+
+async def _look_at_top(scene: Scene) -> None:
+    """The full-screen view of the run shows its jobs, and the log of the one under the cursor."""
+    from paceline.commands.top_screen import RunScreen
+
+    screen = RunScreen(scene.run_dir, 0.1)
+    async with screen.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        assert [str(screen.jobs.get_row_at(i)[0]) for i in range(3)] == ["long", "kept", "later"]
+        await pilot.press("down")
+        await pilot.pause(0.3)
+        assert "kept speaks" in str(screen.query_one("#job").render())
+        await pilot.press("l")
+        await pilot.pause(0.2)
+        assert "where its ranks are" in str(screen.screen.query_one("Label").render())
+        await pilot.press("escape")
+        await pilot.press("q")
+
+
 def assert_steered(scene: Scene, launcher: str, env: Mapping[str, str] | None = None) -> None:
     """What every launcher has to show: a run that is paused, added to, cancelled in, and ends well.
 
@@ -231,24 +254,50 @@ def assert_steered(scene: Scene, launcher: str, env: Mapping[str, str] | None = 
         "a line of its log",
     )
 
-    def done(number: int) -> str:
-        row = control.wait(scene.run_dir, number, LIMIT_S)
-        assert row["state"] == "done", row
-        return str(row["outcome"])
+    def typed(*words: str, code: int = 0) -> str:
+        """A command as it is typed in another terminal; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "paceline", *words], cwd=scene.folder, env={**os.environ, **(env or {})},
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
 
-    assert "paused" in done(control.ask(scene.run_dir, "pause", by="me"))
+    told = typed("status", "run", "--legend")
+    assert f"launcher {launcher}, policy sjf-bco" in told
+    assert "2 running, 1 pending" in told
+    assert "servers: where its ranks are" in told
+    assert {
+        job["name"]: job["state"] for job in json.loads(typed("status", "--json"))["jobs"]
+    } == scene.states()
+    assert typed("logs", "kept", "--rank", "0") == "kept speaks\n"
+    (log,) = json.loads(typed("logs", "kept", "--json"))["logs"]
+    assert (log["rank"], log["lines"]) == (0, ["kept speaks"])
+    assert "queue" in typed("why", "kept", "--run", "run")
+    assert f'"what": "{_ENGINES[launcher]}"' in typed(
+        "doctor", "--launcher", launcher, "--address", (env or {}).get("RAY_ADDRESS", ""), "--json"
+    )
+    asyncio.run(_look_at_top(scene))
+
+    told = typed("pause")
+    assert "the queue is paused: what runs goes on, nothing new starts" in told
+    assert control.HOW_PAUSED.get(launcher, "starts\n") in told
     more = Scene(scene.folder / "more", {})
     more.notes = scene.notes
     more.job("added", 1, "true")
-    assert done(control.ask_to_add(scene.run_dir, more.jobs_file, by="me")) == "added added"
+    assert typed("add", "run", str(more.jobs_file)) == "run: added added\n"
     wait_for(lambda: scene.states()["added"] == "waiting", "the arrival of the new job")
-    text = done(control.ask(scene.run_dir, "priority", job="added", argument={"priority": 4}))
-    assert text == "the priority of added goes from 1 to 4"
-    assert done(control.ask(scene.run_dir, "cancel", job="long", by="me")) == "long is asked to end"
+    assert typed("priority", "added", "4") == "run: the priority of added goes from 1 to 4\n"
+    told = typed("priority", "kept", "2")
+    assert "already, so this counts when it is placed anew" in told
+    assert (f"the queue of {launcher}" in told) == (launcher != "local")
+    told = typed("cancel", "long", "--why", "a try")
+    assert told == f"run: long is asked to end{control.HOW_ENDED.get(launcher, '')}\n"
     wait_for(lambda: scene.states()["long"] == "cancelled", "the end of the cancelled job")
     assert scene.states()["added"] == "waiting", "a paused queue starts nothing"
-    assert done(control.ask(scene.run_dir, "cancel", job="later")) == "later is cancelled, and never starts"
-    done(control.ask(scene.run_dir, "unpause"))
+    assert typed("cancel", "later") == "run: later is cancelled, and never starts\n"
+    typed("unpause")
+    typed("unpause", code=1)
     wait_for(lambda: scene.states()["added"] == "done", "the end of the added job")
     assert scene.states()["kept"] == "running"
     gate.touch()

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
+from paceline.launch.control import find_run
 from paceline.launch.store import FILE, VERSION, Store
+from tests.launch.scenes import Scene
 
 
 def test_what_is_written_is_read_by_another(tmp_path: Path) -> None:
@@ -108,3 +110,23 @@ def test_a_full_disk_is_told_in_a_line_and_what_was_there_stays(tmp_path: Path) 
         write_much()
     assert [row["text"] for row in store.events()] == ["before"]
     store.close()
+
+
+def test_a_run_that_is_being_written_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def look(*_: object) -> None:
+        seen.append((tmp_path / "run" / FILE).exists())
+        raise KeyboardInterrupt
+
+    scene = Scene(tmp_path, {"s0": 1}).job("a")
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.launch.run.insert_job", look)
+        with pytest.raises(KeyboardInterrupt):
+            scene.create()
+    assert seen == [False]
+    with pytest.raises(UserError, match="no run below this folder"):
+        find_run(below=tmp_path)
+    scene.create()
+    assert scene.states() == {"a": "pending"}
+    assert sorted(path.name for path in scene.run_dir.iterdir()) == ["attempts", "down", FILE]

@@ -108,7 +108,7 @@ def logs(
         raise UserError("a log that goes on is no JSON document; leave out -f or --json", place="--json")
     folder = find_run(run)
     store = Store.open_to_read(folder)
-    row = known_job(store, job)
+    row, launcher = known_job(store, job), str(store.meta()["launcher"])
     store.close()
     if attempt is not None and attempt > row["attempt"]:
         raise UserError(f"{job} has {row['attempt']} attempts", place="--attempt")
@@ -120,11 +120,27 @@ def logs(
         if rank is not None and rank not in found:
             known = ", ".join(str(each) for each in found) or "none"
             raise UserError(f"{job} has no log of rank {rank}; there are: {known}", place="--rank")
+    if number and json_file != "-":
+        _tell_what_is_missing(folder, row, number, launcher)
     if json_file:
         write_json(json_file, _logs_json(folder, row, number, rank, lines))
     if json_file != "-" and (number or follow):
         for text in written(folder, job, attempt, rank, lines, follow):
             typer.echo(text)
+
+
+def _tell_what_is_missing(folder: Path, row: "Row", attempt: int, launcher: str) -> None:
+    """On standard error: why there is no log yet, or no more of it to come, where that is the launcher's doing."""
+    from paceline.launch.control import ENDED, HOW_LOGGED, planner_alive
+    from paceline.report.run.logs import attempt_folder, logs_of
+
+    where, how = attempt_folder(folder, row["name"], attempt), HOW_LOGGED.get(launcher, "")
+    if not logs_of(where):
+        typer.echo(f"no log in {where} yet" + (f"; {how}" if how else ""), err=True)
+    elif launcher == "ray" and row["state"] not in ENDED and not planner_alive(folder):
+        typer.echo(
+            f"no planner is alive, so this is not all: {how}; paceline run --resume {folder}", err=True
+        )
 
 
 def _logs_json(folder: Path, row: "Row", attempt: int, rank: int | None, lines: int) -> dict[str, Any]:

@@ -30,6 +30,18 @@ CANCELLED = "cancelled"
 ENDED = ("done", "failed", CANCELLED)
 """States of a job that nothing leads out of."""
 LOOK_S = 0.1
+HOW_ENDED = {"slurm": " by scancel; Slurm's own KillWait is its time of grace, not --grace"}
+"""By launcher: what is different about ending a job there,"""
+HOW_PAUSED = {
+    "slurm": "; jobs that stand in Slurm's queue already may still start there",
+    "ray": "; placement groups that Ray was asked for already may still be given",
+}
+"""about pausing the queue,"""
+HOW_LOGGED = {
+    "slurm": "Slurm's nodes write into the run's folder, which they have to share with this machine",
+    "ray": "logs come from Ray's nodes while a planner is alive",
+}
+"""and about logs."""
 
 
 # Asking ------------------------------------------------------------------------------------------------------
@@ -180,7 +192,7 @@ class Controller:
             raise UserError(f"{name} is being cancelled already")
         self.cancelled[name] = why
         if job["state"] in ("starting", "running"):
-            return f"{name} is asked to end"
+            return f"{name} is asked to end{HOW_ENDED.get(self.launcher, '')}"
         self.store.update_job(name, state=CANCELLED, ended=now, reason=why)
         return f"{name} is cancelled, and never starts" if not job["attempt"] else f"{name} is cancelled"
 
@@ -208,7 +220,9 @@ class Controller:
             raise UserError("the queue is paused already")
         self.store.set_meta(paused={"since": now, "by": row["by"]})
         self.paused = True
-        return "the queue is paused: what runs goes on, nothing new starts"
+        return (
+            f"the queue is paused: what runs goes on, nothing new starts{HOW_PAUSED.get(self.launcher, '')}"
+        )
 
     def _unpause(self, row: Row, now: float) -> str:
         if not self.paused:

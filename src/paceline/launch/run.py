@@ -148,7 +148,10 @@ def create(jobs_file: Path, cluster: str, request: RunRequest, folder: Path) -> 
 def _write_run(
     folder: Path, jobs_file: Path, jobs: tuple[RunJob, ...], source: ClusterSource, request: RunRequest
 ) -> None:
-    store = Store.create(folder)
+    # Whoever looks for runs finds a whole one or none.
+    unfinished = folder / f".{FILE}.new"
+    unfinished.unlink(missing_ok=True)
+    store = Store.create(folder, unfinished.name)
     now = time.time()
     servers = source.file.cluster().servers
     with store.transaction():
@@ -167,6 +170,7 @@ def _write_run(
             insert_job(store, position, run_job)
         store.event(now, "run", f"{len(jobs)} jobs on {len(servers)} servers by {request.policy}")
     store.close()
+    unfinished.rename(folder / FILE)
 
 
 def asks_for_emulation(folder: Path) -> bool:

@@ -183,12 +183,12 @@ class Store:
         self._db.row_factory = sqlite3.Row
 
     @classmethod
-    def create(cls, folder: Path) -> "Store":
-        """A new run in a folder that holds none yet."""
+    def create(cls, folder: Path, file: str = FILE) -> "Store":
+        """A new run in a folder that holds none yet; under another name it is not seen until it has its own."""
         check_no_run(folder)
         (folder / "attempts").mkdir(parents=True, exist_ok=True)
         (folder / "down").mkdir(exist_ok=True)
-        store = cls(folder, sqlite3.connect(folder / FILE, timeout=30.0, isolation_level=None))
+        store = cls(folder, sqlite3.connect(folder / file, timeout=30.0, isolation_level=None))
         with store.transaction():
             store._create_tables()
             store.set_meta(version=VERSION)
