@@ -7,6 +7,7 @@ a field means, which changes of state there are) is said here, next to the check
 tests hold the changes of state to those seen in running networks.
 """
 
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -267,13 +268,20 @@ def _numbered(names: Sequence[str], meanings: Sequence[str], title: str) -> str:
     return table(("code", title, "meaning"), rows)
 
 
-def _changes(names: Sequence[str], changes: Sequence[tuple[str, str, str]], record: np.dtype[np.void]) -> str:
+def _changes(
+    names: Sequence[str], changes: Sequence[tuple[str, str, str]], record: np.dtype[np.void] | type
+) -> str:
+    """A record's states and what leads from one to another; `record` is an array's, or a dataclass."""
     assert {name for change in changes for name in change[:2]} == set(names)
-    assert record.names is not None
     states = ", ".join(f"`{name}` {code}" for code, name in enumerate(names))
-    fields = ", ".join(f"`{name}`" for name in record.names)
+    if isinstance(record, np.dtype):
+        assert record.names is not None
+        described, fields = f"A record of {record.itemsize} bytes", record.names
+    else:
+        described, fields = "Its fields", tuple(field.name for field in dataclasses.fields(record))
+    shown = ", ".join(f"`{name}`" for name in fields)
     tabled = table(("from", "to", "when"), changes)
-    return f"States: {states}. A record of {record.itemsize} bytes: {fields}.\n\n{tabled}"
+    return f"States: {states}. {described}: {shown}.\n\n{tabled}"
 
 
 def sections() -> dict[str, str]:
@@ -292,7 +300,7 @@ def sections() -> dict[str, str]:
         "chunk states": _changes(custodian.CHUNK_STATES, CHUNK_CHANGES, custodian.CUSTODIAN_CHUNK),
         "custodian verdicts": _numbered(custodian.VERDICT_NAMES, CUSTODIAN_VERDICT_MEANINGS, "verdict"),
         "pull answers": _numbered(sender_state.PULL_ANSWERS, PULL_ANSWER_MEANINGS, "answer"),
-        "micro-batch states": _changes(ledger.BATCH_STATES, BATCH_CHANGES, ledger.BATCH),
+        "micro-batch states": _changes(ledger.BATCH_STATES, BATCH_CHANGES, ledger.MicroBatch),
         "roles": _changes(detect.ROLE_NAMES, ROLE_CHANGES, detect.WORKER),
         "policies": ", ".join(f"`{name}` ({code})" for name, code in memory.POLICIES.items()) + ".",
     }

@@ -1,4 +1,4 @@
-"""Compile ahead what a rank calls besides its agent: shared memory, the way over Gloo, the ledgers of takeover.
+"""Compile ahead what a rank calls besides its agent: shared memory, the way over Gloo, the passport's hash.
 
 python -m paceline.torch.warm
 """
@@ -8,7 +8,6 @@ import numpy as np
 from paceline.live.hostmem import group as hostmem
 from paceline.passport.xxh64 import xxh64
 from paceline.torch.failover import gloo_replay
-from paceline.torch.takeover import keeper
 
 
 def warm_up() -> None:
@@ -19,7 +18,6 @@ def warm_up() -> None:
     group.reduce_to_first(values, "float32", total)
     group.give(total, "float32", values)
     group.close()
-    keeper.warm_up()
     gloo_replay.warm_up()
     xxh64(values)
 

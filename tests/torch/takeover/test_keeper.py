@@ -10,14 +10,9 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from paceline.core.help.takeover import Grant, Paces
-from paceline.torch.takeover.keeper import Iteration, warm_up
+from paceline.torch.takeover.keeper import Iteration
 
 SECOND = 1_000_000_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    warm_up()
 
 
 @dataclass

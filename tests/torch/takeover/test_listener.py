@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paceline.torch.takeover.client import KeeperClient
-from paceline.torch.takeover.keeper import KeeperServer, warm_up
+from paceline.torch.takeover.keeper import KeeperServer
 from paceline.torch.takeover.listener import STRANGERS_MAX
 
 MIB = 1 << 20
@@ -19,7 +19,6 @@ MIB = 1 << 20
 
 @pytest.fixture
 def keeper() -> Iterator[KeeperServer]:
-    warm_up()
     server = KeeperServer("127.0.0.1", "secret", ranks=1, lease_s=5.0)
     yield server
     server.close()

@@ -18,14 +18,14 @@ survivors' shares count from the next freeze on.
 With `keep` the first micro-batches are for the owner alone, as long as it lives. A straggler that keeps one takes part
 in every sum, so nobody can run further ahead of it than a sender's span; with `keep` 0 the caller bounds that by
 the senders' `limit`.
+
+Plain Python, as both drivers are: a record in an array that Python reads field by field costs it ten times as much.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
-
-from paceline.compile.decorators import compiled
-from paceline.core.bits import ALL_SHARES, MICRO_BATCHES_MAX, NO_BITS, share_bits
+from paceline.core.bits import ALL_SHARES, MICRO_BATCHES_MAX, share_bits
 
 FREE = 0
 CLAIMED = 1
@@ -35,237 +35,190 @@ BATCH_STATES = ("free", "claimed", "computed", "committed")
 
 NOBODY = -1
 
-BATCH = np.dtype(
-    [
-        ("claim", "i8"),  # number of the first claim; 0: none
-        ("second_claim", "i8"),  # number of the second claim, that of a racer
-        ("claimed_ns", "i8"),  # when the first claim was given
-        ("lease_ns", "i8"),  # when the first claim ends, if it is not renewed
-        ("second_lease_ns", "i8"),  # when the second one does
-        ("worker", "i4"),  # who has the first claim; -1: nobody
-        ("second", "i4"),  # who has the second; -1: nobody
-        ("state", "i4"),  # one of `BATCH_STATES`
-    ],
-    align=True,
-)
-"""A micro-batch: who works on it under which claim numbers, and until when."""
-
-LEDGER = np.dtype(
-    [
-        ("claims", "i8"),  # claims given so far: the number of the newest
-        ("lease_ns", "i8"),  # how long a claim lasts without being renewed
-        ("owner", "i4"),  # the worker whose micro-batches these are
-        ("frozen", "i4"),  # 1: no more claims are given
-        ("keep", "i4"),  # the first so many micro-batches are for the owner alone
-    ],
-    align=True,
-)
-
-
-class Ledger(NamedTuple):
-    """One straggler's iteration: `state[0]` and `batches[m]`."""
-
-    state: Any
-    batches: Any
-
-
-def new_ledger(owner: int, micro_batches: int, lease_ns: int, keep: int = 0) -> Ledger:
-    """All of the owner's micro-batches are free; the first `keep` of them are for the owner alone."""
-    if not 1 <= micro_batches <= MICRO_BATCHES_MAX:
-        raise ValueError(f"a ledger has 1..{MICRO_BATCHES_MAX} micro-batches, not {micro_batches}")
-    state = np.zeros(1, dtype=LEDGER).view(np.recarray)
-    state[0].owner, state[0].lease_ns, state[0].keep = owner, lease_ns, keep
-    batches = np.zeros(micro_batches, dtype=BATCH).view(np.recarray)
-    batches.worker = batches.second = NOBODY
-    return Ledger(state, batches)
-
-
-@compiled
-def claim(ledger: Ledger, worker: int, now_ns: int) -> int:
-    """The micro-batch that this worker computes now, or -1; its claim number is then `claim_number`.
-
-    The owner takes the first free one, anyone else the last. With none free, a second claim is given on the
-    micro-batch that has been worked on for longest by somebody else.
-    """
-    state = ledger.state[0]
-    if state.frozen != 0:
-        return NOBODY
-    expire(ledger, now_ns)
-    batches = ledger.batches
-    count = batches.shape[0]
-    kept = 0 if worker == state.owner else state.keep
-    for step in range(count - kept):
-        m = step if worker == state.owner else count - 1 - step
-        if batches[m].state == FREE:
-            _take(ledger, m, worker, now_ns)
-            return m
-    oldest = NOBODY
-    for m in range(kept, count):
-        batch = batches[m]
-        if batch.state != CLAIMED or batch.worker == worker or batch.second != NOBODY:
-            continue
-        if oldest == NOBODY or batch.claimed_ns < batches[oldest].claimed_ns:
-            oldest = m
-    if oldest != NOBODY:
-        state.claims += 1
-        batches[oldest].second = worker
-        batches[oldest].second_claim = state.claims
-        batches[oldest].second_lease_ns = now_ns + state.lease_ns
-    return oldest
-
-
-@compiled
-def adopt(ledger: Ledger, worker: int, now_ns: int) -> int:
-    """This worker claims all that is free at once, for an owner that is gone; gives how many there were."""
-    claimed = 0
-    if ledger.state[0].frozen == 0:
-        expire(ledger, now_ns)
-        for m in range(ledger.batches.shape[0]):
-            if ledger.batches[m].state == FREE:
-                _take(ledger, m, worker, now_ns)
-                claimed += 1
-    return claimed
-
-
-@compiled
-def _take(ledger: Ledger, m: int, worker: int, now_ns: int) -> None:
-    state = ledger.state[0]
-    batch = ledger.batches[m]
-    state.claims += 1
-    batch.state = CLAIMED
-    batch.worker = worker
-    batch.claim = state.claims
-    batch.claimed_ns = now_ns
-    batch.lease_ns = now_ns + state.lease_ns
-
-
-@compiled
-def claim_number(ledger: Ledger, m: int, worker: int) -> int:
-    """The number under which this worker holds micro-batch `m`; 0 if it does not hold it."""
-    batch = ledger.batches[m]
-    if (batch.state == CLAIMED or batch.state == COMMITTED) and batch.worker == worker:
-        return int(batch.claim)
-    if batch.state == CLAIMED and batch.second == worker:
-        return int(batch.second_claim)
-    return 0
-
-
-@compiled
-def renew(ledger: Ledger, m: int, number: int, now_ns: int) -> bool:
-    """Still at work: the lease runs anew. False: the claim is fenced, the work is not wanted any more."""
-    batch = ledger.batches[m]
-    if batch.state == COMMITTED:
-        return bool(batch.claim == number)
-    if batch.state != CLAIMED or number <= 0:
-        return False
-    if batch.claim == number and batch.worker != NOBODY:
-        batch.lease_ns = now_ns + ledger.state[0].lease_ns
-        return True
-    if batch.second_claim == number and batch.second != NOBODY:
-        batch.second_lease_ns = now_ns + ledger.state[0].lease_ns
-        return True
-    return False
-
-
-@compiled
-def finish(ledger: Ledger, m: int, number: int) -> bool:
-    """The gradient of micro-batch `m` is computed under this claim. False: fenced, throw it away."""
-    batch = ledger.batches[m]
-    if batch.state != COMMITTED and not commit(ledger, m, number):
-        return False
-    if batch.claim != number:
-        return False
-    batch.state = COMPUTED
-    return True
-
-
-@compiled
-def commit(ledger: Ledger, m: int, number: int) -> bool:
-    """The claim is this worker's last and will be finished: nobody else's from now on. False: fenced."""
-    batch = ledger.batches[m]
-    if batch.state != CLAIMED or number <= 0:
-        return False
-    if batch.second_claim == number and batch.second != NOBODY:
-        batch.worker = batch.second
-        batch.claim = number
-    elif batch.claim != number or batch.worker == NOBODY:
-        return False
-    batch.second = NOBODY
-    batch.second_claim = 0
-    batch.state = COMMITTED
-    return True
-
-
-@compiled
-def leave(ledger: Ledger, worker: int) -> int:
-    """A worker is gone: what it held or had computed must be computed by others; gives how much that is.
-
-    If the ledger was frozen and this is not 0, it is frozen no more: begin a new epoch.
-    """
-    freed = 0
-    if worker == ledger.state[0].owner:
-        ledger.state[0].keep = 0
-    for m in range(ledger.batches.shape[0]):
-        batch = ledger.batches[m]
-        if batch.second == worker:
-            batch.second = NOBODY
-            batch.second_claim = 0
-        if batch.worker == worker and batch.state != FREE:
-            _drop_first(batch)
-            freed += batch.state == FREE
-    if freed > 0:
-        ledger.state[0].frozen = 0
-    return freed
-
-
-@compiled
-def _drop_first(batch: Any) -> None:
-    """The first claim is void; the second, if there is one, takes its place."""
-    batch.worker = batch.second
-    batch.claim = batch.second_claim
-    batch.lease_ns = batch.second_lease_ns
-    batch.second = NOBODY
-    batch.second_claim = 0
-    batch.state = CLAIMED if batch.worker != NOBODY else FREE
-
-
-@compiled
-def expire(ledger: Ledger, now_ns: int) -> None:
-    """Claims whose leases have run out are void."""
-    for m in range(ledger.batches.shape[0]):
-        batch = ledger.batches[m]
-        if batch.state != CLAIMED:
-            continue
-        if batch.second != NOBODY and batch.second_lease_ns <= now_ns:
-            batch.second = NOBODY
-            batch.second_claim = 0
-        if batch.lease_ns <= now_ns:
-            _drop_first(batch)
-
-
-@compiled
-def freeze(ledger: Ledger) -> bool:
-    """Fix who contributes what, if everything is computed or committed; only a death changes it."""
-    for m in range(ledger.batches.shape[0]):
-        if ledger.batches[m].state != COMPUTED and ledger.batches[m].state != COMMITTED:
-            return False
-    ledger.state[0].frozen = 1
-    return True
-
-
-@compiled
-def share_of(ledger: Ledger, worker: int) -> np.uint64:
-    """The micro-batches that a worker contributes; empty before the freeze, when nobody may send."""
-    mask = NO_BITS
-    if ledger.state[0].frozen != 0:
-        for m in range(ledger.batches.shape[0]):
-            if ledger.batches[m].worker == worker:
-                mask |= share_bits(m, ledger.batches.shape[0])
-    return np.uint64(mask)
-
-
 Claim = tuple[int, int, int]
 """Owner, micro-batch, claim number."""
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """Who works on it under which claim numbers, and until when."""
+
+    state: int = FREE
+    """One of `BATCH_STATES`."""
+    worker: int = NOBODY
+    """Who has the first claim."""
+    claim: int = 0
+    """Number of the first claim; 0: none."""
+    claimed_ns: int = 0
+    """When the first claim was given."""
+    lease_ns: int = 0
+    """When the first claim ends, if it is not renewed."""
+    second: int = NOBODY
+    """Who has the second claim, that of a racer."""
+    second_claim: int = 0
+    """Its number; 0: none."""
+    second_lease_ns: int = 0
+    """When it ends."""
+
+    def drop_first(self) -> None:
+        """The first claim is void; the second, if there is one, takes its place."""
+        self.worker, self.claim, self.lease_ns = self.second, self.second_claim, self.second_lease_ns
+        self.drop_second()
+        self.state = CLAIMED if self.worker != NOBODY else FREE
+
+    def drop_second(self) -> None:
+        self.second, self.second_claim = NOBODY, 0
+
+
+class Ledger:
+    """One straggler's iteration."""
+
+    def __init__(self, owner: int, micro_batches: int, lease_ns: int, keep: int = 0) -> None:
+        """All of the owner's micro-batches are free; the first `keep` of them are for the owner alone."""
+        if not 1 <= micro_batches <= MICRO_BATCHES_MAX:
+            raise ValueError(f"a ledger has 1..{MICRO_BATCHES_MAX} micro-batches, not {micro_batches}")
+        self.owner, self.lease_ns, self.keep = owner, lease_ns, keep
+        self.batches = [MicroBatch() for _ in range(micro_batches)]
+        self.is_frozen = False
+        """No more claims are given."""
+        self._claims = 0
+        """Claims given so far: the number of the newest."""
+
+    def claim(self, worker: int, now_ns: int) -> int:
+        """The micro-batch that this worker computes now, or -1; its claim number is then `claim_number`.
+
+        The owner takes the first free one, anyone else the last. With none free, a second claim is given on the
+        micro-batch that has been worked on for longest by somebody else.
+        """
+        if self.is_frozen:
+            return NOBODY
+        self.expire(now_ns)
+        kept = 0 if worker == self.owner else self.keep
+        allowed = range(kept, len(self.batches))
+        for m in allowed if worker == self.owner else reversed(allowed):
+            if self.batches[m].state == FREE:
+                self._take(m, worker, now_ns)
+                return m
+        oldest = self.oldest_rival(worker)
+        if oldest != NOBODY:
+            self._claims += 1
+            batch = self.batches[oldest]
+            batch.second, batch.second_claim = worker, self._claims
+            batch.second_lease_ns = now_ns + self.lease_ns
+        return oldest
+
+    def oldest_rival(self, worker: int) -> int:
+        """The micro-batch that has been worked on for longest by somebody else, and that has no second claim; or -1."""
+        oldest = NOBODY
+        for m in range(0 if worker == self.owner else self.keep, len(self.batches)):
+            batch = self.batches[m]
+            if batch.state != CLAIMED or batch.worker == worker or batch.second != NOBODY:
+                continue
+            if oldest == NOBODY or batch.claimed_ns < self.batches[oldest].claimed_ns:
+                oldest = m
+        return oldest
+
+    def _take(self, m: int, worker: int, now_ns: int) -> None:
+        self._claims += 1
+        batch = self.batches[m]
+        batch.state, batch.worker, batch.claim = CLAIMED, worker, self._claims
+        batch.claimed_ns, batch.lease_ns = now_ns, now_ns + self.lease_ns
+
+    def claim_number(self, m: int, worker: int) -> int:
+        """The number under which this worker holds micro-batch `m`; 0 if it does not hold it."""
+        batch = self.batches[m]
+        if batch.state in (CLAIMED, COMMITTED) and batch.worker == worker:
+            return batch.claim
+        if batch.state == CLAIMED and batch.second == worker:
+            return batch.second_claim
+        return 0
+
+    def renew(self, m: int, number: int, now_ns: int) -> bool:
+        """Still at work: the lease runs anew. False: the claim is fenced, the work is not wanted any more."""
+        batch = self.batches[m]
+        if batch.state == COMMITTED:
+            return batch.claim == number
+        if batch.state != CLAIMED or number <= 0:
+            return False
+        if batch.claim == number:
+            batch.lease_ns = now_ns + self.lease_ns
+            return True
+        if batch.second_claim == number:
+            batch.second_lease_ns = now_ns + self.lease_ns
+            return True
+        return False
+
+    def finish(self, m: int, number: int) -> bool:
+        """The gradient of micro-batch `m` is computed under this claim. False: fenced, throw it away."""
+        batch = self.batches[m]
+        if batch.state != COMMITTED and not self.commit(m, number):
+            return False
+        if batch.claim != number:
+            return False
+        batch.state = COMPUTED
+        return True
+
+    def commit(self, m: int, number: int) -> bool:
+        """The claim is this worker's last and will be finished: nobody else's from now on. False: fenced."""
+        batch = self.batches[m]
+        if batch.state != CLAIMED or number <= 0 or number not in (batch.claim, batch.second_claim):
+            return False
+        if batch.second_claim == number:
+            batch.worker, batch.claim = batch.second, number
+        batch.drop_second()
+        batch.state = COMMITTED
+        return True
+
+    def leave(self, worker: int) -> int:
+        """A worker is gone: what it held or had computed must be computed by others; gives how much that is.
+
+        If the ledger was frozen and this is not 0, it is frozen no more: begin a new epoch.
+        """
+        freed = 0
+        if worker == self.owner:
+            self.keep = 0
+        for batch in self.batches:
+            if batch.second == worker:
+                batch.drop_second()
+            if batch.worker == worker and batch.state != FREE:
+                batch.drop_first()
+                freed += batch.state == FREE
+        if freed > 0:
+            self.is_frozen = False
+        return freed
+
+    def expire(self, now_ns: int) -> None:
+        """Claims whose leases have run out are void."""
+        for batch in self.batches:
+            if batch.state != CLAIMED:
+                continue
+            if batch.second != NOBODY and batch.second_lease_ns <= now_ns:
+                batch.drop_second()
+            if batch.lease_ns <= now_ns:
+                batch.drop_first()
+
+    def freeze(self) -> bool:
+        """Fix who contributes what, if everything is computed or committed; only a death changes it."""
+        if all(batch.state in (COMPUTED, COMMITTED) for batch in self.batches):
+            self.is_frozen = True
+            return True
+        return False
+
+    def share_of(self, worker: int) -> int:
+        """The micro-batches in a worker's share: computed, or committed."""
+        word = 0
+        for m, batch in enumerate(self.batches):
+            if batch.worker == worker and batch.state in (COMPUTED, COMMITTED):
+                word |= int(share_bits(m, len(self.batches)))
+        return word
+
+    def claims(self, m: int | None = None) -> Iterator[tuple[int, int]]:
+        """Worker and number of every claim that is worked on: all of them, or those on one micro-batch."""
+        for batch in self.batches if m is None else (self.batches[m],):
+            if batch.state == CLAIMED:
+                yield batch.worker, batch.claim
+                if batch.second != NOBODY:
+                    yield batch.second, batch.second_claim
 
 
 class Ledgers:
@@ -288,28 +241,27 @@ class Ledgers:
         self, owner: int, micro_batches: int, now_ns: int, done: int = 0, working: bool = False
     ) -> None:
         """The owner's ledger, maybe in the middle of its iteration: what it has done and works on is its own."""
-        ledger = new_ledger(owner, micro_batches, self.lease_ns, keep=1 if working or done else 0)
+        ledger = Ledger(owner, micro_batches, self.lease_ns, keep=1 if working or done else 0)
         for _ in range(done):
-            m = claim(ledger, owner, now_ns)
-            finish(ledger, m, claim_number(ledger, m, owner))
+            m = ledger.claim(owner, now_ns)
+            ledger.finish(m, ledger.claim_number(m, owner))
         if working and done < micro_batches:
-            claim(ledger, owner, now_ns)
+            ledger.claim(owner, now_ns)
         self.open[owner] = ledger
 
     def expire(self, now_ns: int) -> None:
         for ledger in self.open.values():
-            expire(ledger, now_ns)
+            ledger.expire(now_ns)
 
     def is_alive(self, owner: int) -> bool:
         return owner not in self.gone
 
     def free(self, owner: int) -> int:
-        return int((self.open[owner].batches.state == FREE).sum())
+        return sum(batch.state == FREE for batch in self.open[owner].batches)
 
     def given(self, owner: int) -> int:
         """How many of the owner's micro-batches others compute, or have computed."""
-        batches = self.open[owner].batches
-        return int(((batches.state != FREE) & (batches.worker != owner)).sum())
+        return sum(batch.state != FREE and batch.worker != owner for batch in self.open[owner].batches)
 
     def given_in(self, owner: int, iteration: int) -> int:
         """As `given`, in a certain iteration: nothing if these are not its ledgers."""
@@ -317,94 +269,72 @@ class Ledgers:
 
     def takers(self, owner: int) -> set[int]:
         """Who has a claim on some of the owner's micro-batches, or has computed some."""
-        batches = self.open[owner].batches
-        return {int(worker) for worker in batches.worker[batches.state != FREE]}
+        return {batch.worker for batch in self.open[owner].batches if batch.state != FREE}
 
     def holders(self, owner: int) -> set[int]:
         """Who works on some of the owner's micro-batches now, or is about to."""
-        batches = self.open[owner].batches
-        return {int(worker) for worker in batches.worker[batches.state == CLAIMED]}
+        return {batch.worker for batch in self.open[owner].batches if batch.state == CLAIMED}
 
     def claims_on(self, owner: int, m: int | None = None) -> list[tuple[int, int]]:
         """Worker and number of every claim that is worked on: all of the owner's, or those on one micro-batch."""
-        batches = self.open[owner].batches
-        found = []
-        for at in np.flatnonzero(batches.state == CLAIMED) if m is None else (m,):
-            batch = batches[at]
-            if batch.state == CLAIMED:
-                found.append((int(batch.worker), int(batch.claim)))
-            if batch.state == CLAIMED and batch.second != NOBODY:
-                found.append((int(batch.second), int(batch.second_claim)))
-        return found
+        return list(self.open[owner].claims(m))
 
     def raceable(self, owner: int, worker: int) -> tuple[int, int] | None:
         """Holder and number of the claim that the worker would get a second claim against."""
-        batches = self.open[owner].batches
-        kept = 0 if worker == owner else int(self.open[owner].state[0].keep)
-        rivals = (batches.state == CLAIMED) & (batches.worker != worker) & (batches.second == NOBODY)
-        rivals[:kept] = False
-        if not rivals.any():
-            return None
-        candidates = np.flatnonzero(rivals)
-        batch = batches[candidates[np.argmin(batches.claimed_ns[candidates])]]
-        return int(batch.worker), int(batch.claim)
+        ledger = self.open[owner]
+        oldest = ledger.oldest_rival(worker)
+        return (ledger.batches[oldest].worker, ledger.batches[oldest].claim) if oldest != NOBODY else None
 
     def share(self, owner: int, worker: int) -> int:
         """The share word of what is in a worker's share: computed, or committed."""
-        batches = self.open[owner].batches
-        word = 0
-        for m, batch in enumerate(batches):
-            if batch.worker == worker and batch.state in (COMPUTED, COMMITTED):
-                word |= int(share_bits(m, len(batches)))
-        return word
+        return self.open[owner].share_of(worker)
 
     def take(self, owner: int, worker: int, now_ns: int) -> Claim | None:
         """A claim, first or second; None if there is nothing to be had."""
         ledger = self.open[owner]
-        m = claim(ledger, worker, now_ns)
-        return (owner, int(m), int(claim_number(ledger, m, worker))) if m >= 0 else None
+        m = ledger.claim(worker, now_ns)
+        return (owner, m, ledger.claim_number(m, worker)) if m >= 0 else None
 
     def start(self, held: Claim, now_ns: int) -> None:
         """A worker begins with what it claimed ahead."""
         owner, m, number = held
-        if renew(self.open[owner], m, number, now_ns) and self.open[owner].batches[m].claim == number:
-            self.open[owner].batches[m].claimed_ns = now_ns
+        batch = self.open[owner].batches[m]
+        if self.renew(held, now_ns) and batch.claim == number:
+            batch.claimed_ns = now_ns
 
     def renew(self, held: Claim, now_ns: int) -> bool:
         owner, m, number = held
-        return bool(renew(self.open[owner], m, number, now_ns))
+        return self.open[owner].renew(m, number, now_ns)
 
     def finish(self, held: Claim) -> bool:
         owner, m, number = held
-        return bool(finish(self.open[owner], m, number))
+        return self.open[owner].finish(m, number)
 
     def commit(self, held: Claim) -> bool:
         owner, m, number = held
-        return bool(commit(self.open[owner], m, number))
+        return self.open[owner].commit(m, number)
 
     def is_raced(self, held: Claim) -> bool:
         """Does somebody else work on it too?"""
         owner, m, _ = held
-        return int(self.open[owner].batches[m].second) >= 0
+        return self.open[owner].batches[m].second != NOBODY
 
     def holds(self, held: Claim) -> bool:
         """Is the claim still good?"""
         owner, m, number = held
         batch = self.open[owner].batches[m]
-        good = batch.state in (CLAIMED, COMMITTED)
-        return bool(good and number in (batch.claim, batch.second_claim))
+        return batch.state in (CLAIMED, COMMITTED) and number in (batch.claim, batch.second_claim)
 
     def first_claim(self, owner: int) -> Claim | None:
         """What an owner works on."""
-        batches = self.open[owner].batches
-        for m, batch in enumerate(batches):
+        for m, batch in enumerate(self.open[owner].batches):
             if batch.state == CLAIMED and batch.worker == owner:
-                return owner, m, int(batch.claim)
+                return owner, m, batch.claim
         return None
 
     def drop(self, owner: int, worker: int) -> int:
         """What a worker has of an owner's micro-batches is free again; gives how many."""
-        return int(leave(self.open[owner], worker))
+        return self.open[owner].leave(worker)
 
     def leave(self, worker: int) -> int:
         """A worker is gone: what it held or had computed is for the others; gives how many micro-batches."""
@@ -413,13 +343,13 @@ class Ledgers:
 
     def freeze(self) -> bool:
         """Fix who contributes what, once everything in all ledgers is computed."""
-        if any((ledger.batches.state != COMPUTED).any() for ledger in self.open.values()):
+        if any(batch.state != COMPUTED for ledger in self.open.values() for batch in ledger.batches):
             return False
-        return all(bool(freeze(ledger)) for ledger in self.open.values())
+        return all(ledger.freeze() for ledger in self.open.values())
 
     def workers_of(self, owner: int) -> list[int]:
         """For each micro-batch of an owner, the worker whose gradient counts."""
-        return [int(worker) for worker in self.open[owner].batches.worker]
+        return [batch.worker for batch in self.open[owner].batches]
 
 
 def is_whole(share: int) -> bool:

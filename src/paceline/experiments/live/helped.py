@@ -10,7 +10,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from paceline.core.help.takeover import Grant, Paces
-from paceline.torch.takeover.keeper import TICK_S, Iteration, warm_up
+from paceline.torch.takeover.keeper import TICK_S, Iteration
 
 ASK_S = 1e-3
 """From a question to its answer, over a limited link."""
@@ -94,7 +94,6 @@ class HelpedIteration:
 @functools.lru_cache(maxsize=1024)
 def helped_compute_s(paces_s: tuple[float, ...], micro_batches: int, layers: int) -> float:
     """Computing of an iteration with help, mean over the first ones: speeds are learned in the first."""
-    warm_up()
     known = Paces()
     times = [HelpedIteration(paces_s, micro_batches, layers, known).run_s() for _ in range(STEPS)]
     return sum(times) / len(times)

@@ -179,24 +179,31 @@ class Takeover:
                     _add(total, gradient)
                 pending = None
 
-        client.tell("begin", self._step, micro_batches=listed)
-        answer = client.wait_for(client.ask("claim", self._step, ahead=False), self._timeout_s)
+        # Messages that belong together are one: each wakes two threads, on machines whose cores have other work.
+        client.tell("begin", self._step, more=True, micro_batches=listed)
+        asked = client.ask("claim", self._step, more=True, ahead=False)
+        ahead = client.ask("claim", self._step, ahead=True)
+        answer = client.wait_for(asked, self._timeout_s)
         while "frozen" not in answer:
             claim: tuple[int, int, int] = tuple(answer["claim"])
             client.hold(self._step, claim)
-            # The next claim is on its way while this one is computed, and so is the verdict on the one before.
-            ahead = client.ask("claim", self._step, ahead=True)
             indices = listed[claim[1]] if claim[0] == self.rank else answer["indices"]
             gradient, took_ns = self._compute(client, claim, indices, accumulate)
             settle()
-            verdict = client.ask("finish", self._step, claim=claim, took_ns=took_ns)
+            # The next claim came while this one was computed; the one after it comes during the next, and so does
+            # the verdict on this one.
+            following = client.wait_for(ahead, self._timeout_s)
+            verdict = client.ask("finish", self._step, more=True, claim=claim, took_ns=took_ns)
+            asked = client.ask("claim", self._step, ahead="claim" in following)
             client.release(claim)
             pending = (verdict, claim, gradient)
-            answer = client.wait_for(ahead, self._timeout_s)
-            if "later" in answer:
-                ask = client.ask("claim", self._step, ahead=False)
-                settle()
-                answer = client.wait_for(ask, self._timeout_s)
+            if "claim" in following:
+                answer, ahead = following, asked
+                continue
+            settle()
+            answer = client.wait_for(asked, self._timeout_s)
+            if "claim" in answer:
+                ahead = client.ask("claim", self._step, ahead=True)
         report = Report(self._step, self.rank, **answer["frozen"])
         if sorted(kept) != report.computed_by(self.rank):
             raise TakeoverError("this rank's gradient is not what the ledgers say; it was taken for dead")

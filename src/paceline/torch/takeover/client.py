@@ -36,18 +36,20 @@ class KeeperClient:
         self._step = 0
         self._next_id = 0
         self._lost = ""
+        self._unsent = b""
+        """Messages that go out with the next one."""
         self._socket = _connect(addresses)
         self._socket.settimeout(min(self._beat_s, 1.0))
         self._write({"token": token, "rank": rank})
         self._thread = threading.Thread(target=self._read, name="paceline-takeover-client", daemon=True)
         self._thread.start()
 
-    def tell(self, kind: str, step: int, **fields: Any) -> None:
-        """Say something that has no answer."""
-        self._write({"kind": kind, "step": step, **fields})
+    def tell(self, kind: str, step: int, more: bool = False, **fields: Any) -> None:
+        """Say something that has no answer; `more`: it goes out with the next message, which follows at once."""
+        self._write({"kind": kind, "step": step, **fields}, more)
 
-    def ask(self, kind: str, step: int, **fields: Any) -> "Future[dict[str, Any]]":
-        """Ask; the answer comes with `wait_for`."""
+    def ask(self, kind: str, step: int, more: bool = False, **fields: Any) -> "Future[dict[str, Any]]":
+        """Ask; the answer comes with `wait_for`. `more`: as in `tell`."""
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
             self._next_id += 1
@@ -56,7 +58,7 @@ class KeeperClient:
                 self._waiting[number] = answer
         if number not in self._waiting:
             raise TakeoverError(self._lost)
-        self._write({"kind": kind, "step": step, "id": number, **fields})
+        self._write({"kind": kind, "step": step, "id": number, **fields}, more)
         return answer
 
     def wait_for(self, answer: "Future[dict[str, Any]]", timeout_s: float) -> dict[str, Any]:
@@ -87,11 +89,14 @@ class KeeperClient:
         self._thread.join(timeout=10.0)
         self._socket.close()
 
-    def _write(self, message: dict[str, Any]) -> None:
+    def _write(self, message: dict[str, Any], more: bool = False) -> None:
         data = json.dumps(message).encode() + b"\n"
         try:
             with self._lock:
-                self._socket.sendall(data)
+                self._unsent += data
+                if not more:
+                    data, self._unsent = self._unsent, b""
+                    self._socket.sendall(data)
         except OSError as error:
             raise TakeoverError(self._lost or f"the keeper is lost: {error}") from None
 

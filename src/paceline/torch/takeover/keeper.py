@@ -24,6 +24,7 @@ from paceline.core.help.takeover import Fenced, Grant, Paces, TakeoverPolicy, Wa
 from paceline.torch.takeover.listener import Hello, TokenListener
 
 REASONS_MAX = 1000
+READ_BYTES = 1 << 16
 LINE_MAX = 1 << 24
 """Bytes of a message: the indices of a rank's micro-batches are in one."""
 TICK_S = 0.02
@@ -248,21 +249,6 @@ def _as_message(iteration: Iteration, rank: int, grant: Grant | None) -> dict[st
     return {"claim": list(grant.claim), "indices": indices, "reason": grant.reason}
 
 
-def warm_up() -> None:
-    """Compile (or load) the ledger's functions before anybody waits for them."""
-    iteration = Iteration(2, 1, Paces(), 0)
-    iteration.begin(0, [0], 0)
-    iteration.begin(1, [0], 0)
-    for _ in range(2):
-        grant = iteration.claim(0, 0)
-        assert grant is not None
-        iteration.renew(grant.claim, 0)
-        iteration.policy.start(grant.claim, 0)
-        iteration.finish(0, grant.claim, 1, 0)
-    iteration.freeze()
-    iteration.ledgers.leave(1)
-
-
 class KeeperServer:
     """Serves until `close`; `port` is where."""
 
@@ -275,9 +261,6 @@ class KeeperServer:
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Event | None = None
-        # The ledger's functions are compiled (the first time on a machine, seconds) while the ranks already connect:
-        # they meet by collectives of their group, which have a time-out that is not ours.
-        self._warm: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="paceline-takeover-keeper", daemon=True)
         self._thread.start()
         if not self._ready.wait(START_S) or self._error is not None:
@@ -302,15 +285,12 @@ class KeeperServer:
 
     async def _serve(self) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
-        self._warm = asyncio.create_task(asyncio.to_thread(warm_up))
         listener = TokenListener(self._host, self._token, LINE_MAX, self._talk)
         self.port = listener.port
         self._ready.set()
         told = time.monotonic()
         until = float("inf")
         while time.monotonic() < until:
-            if self._warm.done():
-                self._warm.result()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), TICK_S)
             self._send(self._keeper.answer_waiting(time.monotonic_ns()))
@@ -333,10 +313,15 @@ class KeeperServer:
                 return
             rank = int(hello["rank"])
             self._writers[rank] = writer
-            assert self._warm is not None
-            await asyncio.shield(self._warm)
-            while line := await reader.readline():
-                self._send(self._keeper.handle(rank, json.loads(line), time.monotonic_ns()))
+            rest = b""
+            while data := await reader.read(READ_BYTES):
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) > LINE_MAX:
+                    raise ValueError("a message that does not end")
+                now_ns = time.monotonic_ns()
+                self._send(
+                    [out for line in lines for out in self._keeper.handle(rank, json.loads(line), now_ns)]
+                )
         except (TimeoutError, ValueError, KeyError, TypeError, OSError):
             pass
         finally:
@@ -346,6 +331,10 @@ class KeeperServer:
                 self._send(self._keeper.lose(rank, time.monotonic_ns()))
 
     def _send(self, messages: list[Outgoing]) -> None:
+        """In one write a rank: each wakes it."""
+        lines: dict[int, bytes] = {}
         for rank, message in messages:
+            lines[rank] = lines.get(rank, b"") + json.dumps(message).encode() + b"\n"
+        for rank, data in lines.items():
             if rank in self._writers:
-                self._writers[rank].write(json.dumps(message).encode() + b"\n")
+                self._writers[rank].write(data)
