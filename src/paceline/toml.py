@@ -10,14 +10,16 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from paceline.errors import UserError
 
 KeyPath = tuple[str | int, ...]
+DEPTH_MAX = 16
+"""Keys that lie deeper have no line."""
 
 
 class Section(BaseModel):
@@ -28,6 +30,16 @@ class Section(BaseModel):
 
 S = TypeVar("S", bound=BaseModel)
 
+
+def _check_name(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("has a character that cannot be shown")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+"""A name in a file: a line break or a terminal's command in it is refused."""
+
 _HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
 _KEY = re.compile(
     r"^\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*="
@@ -37,14 +49,21 @@ _KEY = re.compile(
 def load(path: Path, model: type[S], overrides: Sequence[str] = ()) -> S:
     """Read a TOML file into `model`; `overrides` are `key.path=value` texts from the command line."""
     text = read_text(path)
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"not valid TOML: {error}", place=str(path)) from None
+    data = parse(text, str(path))
     lines = key_lines(text)
     for override in overrides:
         lines[apply_override(data, override)] = 0
     return validate(data, model, str(path), lines)
+
+
+def parse(text: str, place: str) -> dict[str, Any]:
+    """The tables of a text, or a `UserError` that says why there are none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise UserError("not valid TOML: nested too deep", place=place) from None
+    except ValueError as error:  # no TOML, or a number of thousands of digits
+        raise UserError(f"not valid TOML: {str(error).partition(';')[0]}", place=place) from None
 
 
 def read_text(path: Path) -> str:
@@ -104,7 +123,7 @@ def apply_override(data: dict[str, Any], override: str) -> KeyPath:
         raise UserError(f"{override!r} is not KEY=VALUE", place="--set")
     try:
         value = tomllib.loads(f"x = {raw}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = raw.strip()
     path: KeyPath = tuple(int(part) if part.isdigit() else part for part in key.strip().split("."))
     target: Any = data
@@ -124,7 +143,8 @@ def apply_override(data: dict[str, Any], override: str) -> KeyPath:
 
 
 def _parts(dotted: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", dotted)]
+    found = re.finditer(r"\"[^\"]*\"|'[^']*'|[^.]+", dotted)
+    return [part.group().strip().strip("\"'") for part in itertools.islice(found, DEPTH_MAX)]
 
 
 def _user_error(

@@ -33,7 +33,7 @@ def test_the_sum_of_a_metric() -> None:
 @pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    report: SoakReport = Soak(tmp_path, 0.5, 3).run()
+    report: SoakReport = Soak(tmp_path, 0.5, 3, 0.0).run()
     assert report.problems == []
     assert report.same_bits
     assert report.results > 100

@@ -33,7 +33,8 @@ JOBS = ("first", "second")
 RANKS = 2
 MEMORY_GROWTH_MAX = 1.25
 """Resident memory at the end, over that after the beginning."""
-SETTLE_S = 60.0
+SETTLED_STEPS = 200
+"""After so many steps of a job its processes have what they need: what they hold is noted."""
 PACE_S = 0.05
 """Of a step under drills, beside its work: a soak does not need a machine of its own."""
 LOSS = 0.02
@@ -203,7 +204,7 @@ class Soak:
         while time.monotonic() - begun < self._seconds:
             self._one_drill(ranks)
             self._check_alive(ranks)
-            if not looked and time.monotonic() - begun > min(SETTLE_S, self._seconds / 4):
+            if not looked and all(self._done("struck", job) >= SETTLED_STEPS for job in JOBS):
                 looked = True
                 self._note(ranks, self.report.before)
         self._note(ranks, self.report.after)
@@ -227,6 +228,13 @@ class Soak:
             time.sleep(draw.uniform(0.1, 3.0))
             struck.send_signal(signal.SIGCONT)
 
+    def _done(self, name: str, job: str) -> int:
+        """Steps, as its first rank wrote them last."""
+        try:
+            return int((self.out / name / f"{job}.steps.done").read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):  # it has not begun, or writes just now
+            return 0
+
     def _check_alive(self, ranks: dict[str, subprocess.Popen[bytes]]) -> None:
         for name, process in ranks.items():
             if process.poll() is not None:
@@ -242,14 +250,13 @@ class Soak:
     def _end_jobs(self, ranks: dict[str, subprocess.Popen[bytes]], name: str) -> None:
         """Tell the jobs how many steps there are: a little more than they have done."""
         for job in JOBS:
-            done = int((self.out / name / f"{job}.steps.done").read_text(encoding="ascii"))
-            (self.out / name / f"{job}.steps").write_text(str(done + 200), encoding="ascii")
+            (self.out / name / f"{job}.steps").write_text(str(self._done(name, job) + 200), encoding="ascii")
         for rank, process in ranks.items():
             code = process.wait(300)
             if code != 0:
                 self.report.problems.append(f"{rank} ended with {code}")
         for job in JOBS:
-            self.report.steps[job] = int((self.out / name / f"{job}.steps.done").read_text(encoding="ascii"))
+            self.report.steps[job] = self._done(name, job)
 
     def _look_at_switch(self) -> None:
         time.sleep(2.0)
@@ -275,6 +282,10 @@ class Soak:
     def _judge(self) -> None:
         verdict = verify(read_run(self.out / "struck"), read_run(self.out / "plain"))
         report = self.report
+        if not report.before:
+            report.problems.append(
+                f"a job did not reach {SETTLED_STEPS} steps: nothing to compare memory with"
+            )
         report.same_bits, report.results = verdict.same, verdict.reductions
         if verdict.differences:
             report.difference = verdict.differences[0].what

@@ -18,6 +18,7 @@ from paceline.errors import UserError
 from paceline.live.agent.config import Address, AgentConfig
 from paceline.live.net.addresses import show_address, split_address
 from paceline.live.switch_tls import Trust, UntrustedError, parse_fingerprint
+from paceline.names import shown
 
 DEFAULT_PORT = 7070
 
@@ -131,8 +132,11 @@ class ControlPlane:
         """Ask for a place for a job; one of several racks asks the switch of its rack 0 first."""
         options = {"racks": racks, "priority_max": priority_max, "slots_max": slots_max}
         # A byte of the environment that is not UTF-8 must not keep a job from being admitted.
-        name = "".join(letter if letter.isprintable() else "?" for letter in name)
-        request = {"name": name, "workers": workers, **{k: v for k, v in options.items() if v is not None}}
+        request = {
+            "name": shown(name),
+            "workers": workers,
+            **{k: v for k, v in options.items() if v is not None},
+        }
         return self._admission(request, self.call("POST", "/v1/jobs", request))
 
     def readmit(self, admission: Admission, epoch: int | None = None, rack: int | None = None) -> Admission:
@@ -203,7 +207,7 @@ class ControlPlane:
         text = self._ask(method, path, body, key)
         try:
             answer = json.loads(text) if text.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = {}
         return answer if isinstance(answer, dict) else {"items": answer}
 
@@ -247,7 +251,7 @@ def _sentence(text: bytes) -> str:
     """Why the control plane refused, in its own words."""
     try:
         return str(json.loads(text).get("error", ""))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
 
 

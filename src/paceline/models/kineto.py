@@ -10,13 +10,14 @@ neither the names of parameters nor the samples of a step; whatever could not be
 import bisect
 import collections
 import gzip
-import json
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline import json_text
 from paceline.errors import UserError
 from paceline.models.profile import Measured
 
@@ -98,13 +99,11 @@ def _json(path: Path) -> Any:
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        return json.loads(text)
     except FileNotFoundError:
         raise UserError("no such file", place=str(path)) from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot be read: {error}", place=str(path)) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"is no PyTorch profiler trace: not JSON ({error})", place=str(path)) from None
+    return json_text.parse(text, str(path), "is no PyTorch profiler trace, not JSON")
 
 
 def _events(rows: Sequence[Any], place: str) -> list[_Event]:
@@ -115,7 +114,7 @@ def _events(rows: Sequence[Any], place: str) -> list[_Event]:
             continue
         try:
             start_s, took_s = 1e-6 * float(row["ts"]), 1e-6 * float(row.get("dur", 0.0))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(f"traceEvents[{number}] has no time (ts, dur)", place=place) from None
         if not math.isfinite(start_s) or not 0.0 <= took_s < math.inf:
             raise UserError(f"traceEvents[{number}] has no finite time (ts, dur)", place=place)

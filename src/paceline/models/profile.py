@@ -12,14 +12,15 @@ from pydantic import Field, model_validator
 
 from paceline import toml
 from paceline.models.catalogue import BYTES_PER_PARAMETER, DEFAULT_FLOP_PER_S, Layer, ModelProfile
-from paceline.toml import Section
+from paceline.names import shown
+from paceline.toml import Name, Section
 from paceline.units import Seconds, Size
 
 
 class ProfileLayer(Section):
     """A gradient, by the time of its release."""
 
-    name: str
+    name: Name
     size: Annotated[Size, Field(gt=0)]
     released: Seconds
     """From the start of the backward pass."""
@@ -123,7 +124,7 @@ def entry_text(seen: Measured) -> str:
     if seen.bucket:
         lines.append(f"bucket = {seen.bucket}")
     for number in sorted(range(len(seen.names)), key=lambda i: ready[i]):
-        name = seen.names[number].replace("\\", "/").replace('"', "'")
+        name = _plain(seen.names[number])
         lines += [
             "",
             "[[layers]]",
@@ -132,6 +133,11 @@ def entry_text(seen: Measured) -> str:
             f'released = "{ready[number] * 1e6:.3f} us"',
         ]
     return "\n".join(lines) + "\n"
+
+
+def _plain(name: str) -> str:
+    """A name as a text of TOML takes it as it is."""
+    return shown(name).replace("\\", "/").replace('"', "'")
 
 
 def _count(steps: int) -> str:

@@ -107,7 +107,7 @@ def read_passport(path: Path) -> Passport:
     try:
         owner = Owner(**json.loads(line)) if newline else None
         known = owner is not None and owner.format == FORMAT and _is_sound(owner)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         known = False
     if not known or owner is None:
         raise UserError("is no passport of this version", place=str(path))

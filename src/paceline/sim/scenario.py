@@ -23,7 +23,7 @@ from paceline.models.catalogue import (
 )
 from paceline.models.profile import Profile, load_profile
 from paceline.sim.faults import Faults
-from paceline.toml import Section, load
+from paceline.toml import Name, Section, load
 from paceline.units import Rate, Size, TimeNs
 
 POLICIES = ("esa-plus", "esa", "atp", "switchml", "ring", "ps", "never", "always-preempt", "coin-flip")
@@ -205,7 +205,7 @@ class PolicySettings(Section):
 class ScenarioJob(Section):
     """A training job, or `copies` equal ones."""
 
-    name: str = ""
+    name: Name = ""
     model: str = "communication-heavy"
     profile: str = ""
     """A file that `paceline profile` wrote, beside the scenario: instead of model, batch and speed."""
@@ -296,7 +296,7 @@ class ScenarioJob(Section):
 class Scenario(Section):
     """A whole experiment; one run for each policy."""
 
-    name: str = "scenario"
+    name: Name = "scenario"
     seed: int = 1
     policies: list[PolicyName] = ["esa-plus", "esa", "atp", "switchml", "ring", "ps"]
     horizon: TimeNs = 1_000_000_000_000

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from paceline.errors import UserError
 from paceline.models.catalogue import DEFAULT_FLOP_PER_S
-from paceline.toml import Section
+from paceline.toml import Name, Section
 from paceline.units import Rate, Seconds, Size
 
 
@@ -25,8 +25,8 @@ class ServerGroup(Section):
 
     gpus: Annotated[int, Field(gt=0, le=4096)]
     count: Annotated[int, Field(gt=0, le=100_000)] = 1
-    name: str = ""
-    rack: str = "rack0"
+    name: Name = ""
+    rack: Name = "rack0"
     slow: Annotated[float, Field(gt=0)] = 1.0
     """So many times as long its devices take; for emulated clusters, and no planner knows it."""
     background: Rate = 0.0

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from paceline.errors import UserError
 
+# A field may be as long as it likes: what it means is judged by who reads it.
+csv.field_size_limit(2**31 - 1)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 

@@ -9,18 +9,21 @@ as the cluster file that `paceline plan` reads.
 - CSV: columns `name` and `gpus`, and if known `rack` and `link`.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline import json_text
 from paceline.errors import UserError
+from paceline.names import shown
 from paceline.schedule.inputs.columns import read_rows
 from paceline.units import format_rate, parse_rate_bps
 
 _NO_RACK = "rack0"
-_GPUS = re.compile(r"gpu(?::[^:(,]+)?:(\d+)")
+GPUS_MAX = 4096
+"""Of a node."""
+_GPUS = re.compile(r"gpu(?::[^:(,]+)?:(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def expand_hosts(text: str, place: str) -> list[str]:
             high = high or low
             if len(high) > 6:
                 raise UserError(f"{span!r} in {part!r} is more than a million nodes", place=place)
-            if not low.isdigit() or not high.isdigit() or int(high) < int(low):
+            if not low.isdecimal() or not high.isdecimal() or int(high) < int(low):
                 raise UserError(f"{span!r} in {part!r} is no range of numbers", place=place)
             names += [
                 f"{match.group(1)}{number:0{len(low)}d}{match.group(3)}"
@@ -130,10 +133,7 @@ def expand_hosts(text: str, place: str) -> list[str]:
 
 def from_ray(text: str, place: str) -> Found:
     """Nodes that are alive and have GPUs."""
-    try:
-        entries = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"not valid JSON: {error.msg}", place=f"{place}:{error.lineno}") from None
+    entries = json_text.parse(text, place)
     if isinstance(entries, Mapping):
         entries = entries.get("result", entries.get("nodes"))
     if not isinstance(entries, Sequence) or isinstance(entries, str):
@@ -161,7 +161,7 @@ def _ray_node(entry: Any, place: str) -> Node | None:
     if not isinstance(resources, Mapping):
         raise UserError("has no 'resources_total' (or 'Resources')", place=place)
     alive = entry.get("state", "ALIVE") == "ALIVE" and entry.get("Alive", entry.get("alive", True))
-    gpus = int(resources.get("GPU", 0))
+    gpus = _ray_gpus(resources.get("GPU", 0), place)
     if not alive or gpus == 0:
         return None
     name = (
@@ -173,7 +173,15 @@ def _ray_node(entry: Any, place: str) -> Node | None:
     if not name:
         raise UserError("has no name and no address", place=place)
     labels = entry.get("labels") or entry.get("Labels") or {}
-    return Node(str(name), gpus, str(labels.get("rack", _NO_RACK)))
+    if not isinstance(labels, Mapping):
+        raise UserError("'labels' is no table of keys", place=place)
+    return Node(shown(str(name)), gpus, shown(str(labels.get("rack", _NO_RACK))))
+
+
+def _ray_gpus(value: Any, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= GPUS_MAX:
+        raise UserError(f"'GPU' is no number of GPUs up to {GPUS_MAX}", place=place)
+    return int(value)
 
 
 def from_nodes(text: str, place: str) -> Found:
@@ -187,8 +195,8 @@ def from_nodes(text: str, place: str) -> Found:
             raise UserError("the name is missing", place=line)
         if name in nodes:
             raise UserError(f"node {name!r} is there twice", place=line)
-        if not gpus.isdigit() or int(gpus) < 1:
-            raise UserError(f"gpus: {gpus!r} is no number of GPUs", place=line)
+        if not gpus.isdecimal() or len(gpus) > 4 or not 1 <= int(gpus) <= GPUS_MAX:
+            raise UserError(f"gpus: {gpus!r} is no number of GPUs up to {GPUS_MAX}", place=line)
         try:
             link_bps = parse_rate_bps(row["link"].strip()) if (row.get("link") or "").strip() else None
         except ValueError as error:

@@ -105,7 +105,7 @@ def _in_buckets(releases: Sequence[tuple[float, int]], bucket_bytes: int) -> tup
 class JobEntry(Section):
     """A job as written in a file."""
 
-    name: str = ""
+    name: toml.Name = ""
     gpus: Annotated[int, Field(gt=0)]
     iterations: Annotated[int, Field(gt=0)]
     gradient: Size = 0

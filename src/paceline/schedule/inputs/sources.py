@@ -6,7 +6,6 @@ of a key and goes through the same validation as the file.
 
 import copy
 import difflib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,11 +49,7 @@ class ClusterSource:
             return cls(where, _paper_data(numbers[0], setting), {})
         path = Path(where)
         text = toml.read_text(path)
-        try:
-            data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise UserError(f"not valid TOML: {error}", place=where) from None
-        return cls(where, data, toml.key_lines(text))
+        return cls(where, toml.parse(text, where), toml.key_lines(text))
 
     def with_changes(self, changes: str) -> "ClusterSource":
         """`inter_server=100 Gbit/s`, `servers=+4`, `servers=-2`, `gpus=16` (of every server), `model.alpha=0.5`;
@@ -69,7 +64,7 @@ class ClusterSource:
                 _change_servers(data, value)
                 continue
             if key == "gpus":
-                if not value.isdigit() or int(value) < 1:
+                if not value.isdecimal() or int(value) < 1:
                     raise UserError(f"gpus={value!r}: write gpus=N for N in every server", place="--what-if")
                 for group in data["servers"]:
                     group["gpus"] = int(value)
@@ -127,7 +122,7 @@ def _index_of(jobs: Sequence[Job], name: str) -> int:
 
 def _change_servers(data: dict[str, Any], value: str) -> None:
     """+N: more servers like the last group; -N: without the last N."""
-    if value[:1] not in ("+", "-") or not value[1:].isdigit() or int(value[1:]) == 0:
+    if value[:1] not in ("+", "-") or not value[1:].isdecimal() or int(value[1:]) == 0:
         raise UserError(
             f"servers={value!r}: write servers=+N for N more like the last group, servers=-N for N fewer",
             place="--what-if",
@@ -206,7 +201,7 @@ def checked(jobs: tuple[Job, ...], gpus_total: int, where: str) -> tuple[Job, ..
 
 def _numbers(text: str, place: str, form: str, most: int) -> list[int]:
     parts = text.split(":")[1:]
-    if not 1 <= len(parts) <= most or not all(part.isdigit() for part in parts):
+    if not 1 <= len(parts) <= most or not all(part.isdecimal() and len(part) <= 18 for part in parts):
         raise UserError(f"{text!r} is not {form}", place=place)
     if any(int(part) < 1 for part in parts[1:]):
         raise UserError(f"{text!r}: only the seed may be 0", place=place)

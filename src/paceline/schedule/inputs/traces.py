@@ -9,7 +9,6 @@ Alibaba `pai_task_table.csv` (no header; `pai_job_table.csv` beside it gives sub
 """
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline import json_text
 from paceline.errors import UserError
+from paceline.names import shown
 from paceline.schedule.inputs.generate import CATALOGUE, CatalogueModel, job_of
 from paceline.schedule.inputs.jobs import Job
 from paceline.toml import read_text
@@ -76,17 +77,14 @@ def with_models(
     picks = rng.integers(len(profiles), size=len(chosen))
     zero = chosen[0].submit_s
     return tuple(
-        job_of(job.name, job.gpus, job.submit_s - zero, job.run_s, profiles[pick])
+        job_of(shown(job.name), job.gpus, job.submit_s - zero, job.run_s, profiles[pick])
         for job, pick in zip(chosen, picks, strict=True)
     )
 
 
 def read_philly(path: Path) -> Trace:
     """Philly: GPUs are those of the last attempt, the run time is the sum over the attempts."""
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"not valid JSON: {error.msg}", place=f"{path}:{error.lineno}") from None
+    data = json_text.parse(read_text(path), str(path))
     if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
         raise UserError("is not a list of jobs", place=str(path))
     trace = Trace([])
@@ -96,13 +94,12 @@ def read_philly(path: Path) -> Trace:
                 raise UserError(f"key {key!r} is missing", place=f"{path}: job {number}")
         submitted = _when(entry["submitted_time"])
         spans, unfinished = [], 0
-        for attempt in entry["attempts"]:
+        for attempt in _tables(entry, "attempts", f"{path}: job {number}"):
             begin, end = _when(attempt.get("start_time")), _when(attempt.get("end_time"))
             if begin is None or end is None or end <= begin:
                 unfinished += 1
             else:
-                gpus = sum(len(place.get("gpus", ())) for place in attempt.get("detail", ()))
-                spans.append((end - begin, gpus))
+                spans.append((end - begin, _philly_gpus(attempt, f"{path}: job {number}")))
         if submitted is None:
             trace.left_out["no submission time"] += 1
         elif not spans:
@@ -114,6 +111,25 @@ def read_philly(path: Path) -> Trace:
             run_s = sum(span for span, _ in spans)
             trace.jobs.append(TraceJob(str(entry["jobid"]), spans[-1][1], submitted, run_s))
     return _cleaned(trace)
+
+
+def _philly_gpus(attempt: dict[str, Any], place: str) -> int:
+    """Of an attempt, on all its machines."""
+    count = 0
+    for machine in _tables(attempt, "detail", place):
+        gpus = machine.get("gpus") or []
+        if not isinstance(gpus, list):
+            raise UserError("'gpus' is not a list", place=place)
+        count += len(gpus)
+    return count
+
+
+def _tables(entry: dict[str, Any], key: str, place: str) -> list[dict[str, Any]]:
+    """A list of tables; what is not there has none."""
+    found = entry.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise UserError(f"{key!r} is not a list of tables", place=place)
+    return found
 
 
 def read_helios(path: Path) -> Trace:
