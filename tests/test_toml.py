@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.toml import Section, apply_override, key_lines, load
+from paceline.toml import Name, Section, apply_override, key_lines, load
 from paceline.units import Rate
 
 
@@ -13,7 +13,7 @@ class Link(Section):
 
 
 class Job(Section):
-    name: str
+    name: Name
     workers: int
 
 
@@ -74,6 +74,28 @@ def test_broken_toml_and_missing_files_are_one_line(tmp_path: Path) -> None:
     assert "not valid TOML" in error_of(tmp_path, "[link\n")
     with pytest.raises(UserError, match="no such file"):
         load(tmp_path / "none.toml", Scenario)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("link = " + "[" * 100_000, "nested too deep"),
+        ("link = " + "{a=" * 100_000, "nested too deep"),
+        ("seed = " + "9" * 5000, "not valid TOML"),
+        (TEXT.replace("workers = 3", "workers = " + "9" * 400), "workers: is more than can be reckoned with"),
+        (TEXT.replace('"b"', '"b\\u001b[2J"'), "name: has a character that cannot be shown"),
+        (TEXT.replace('"b"', '"b\\n"'), "name: has a character that cannot be shown"),
+    ],
+)
+def test_what_is_beyond_reason_is_one_short_line(tmp_path: Path, text: str, told: str) -> None:
+    message = error_of(tmp_path, text)
+    assert told in message
+    assert len(message) < 400
+
+
+def test_lines_of_keys_without_end_take_no_room() -> None:
+    deep = ".".join("a" * 100_000)
+    assert len(key_lines(f"{deep} = 1\n[{deep}]\n")) < 100
 
 
 def test_overrides_reach_into_lists_and_are_validated(tmp_path: Path) -> None:

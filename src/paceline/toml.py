@@ -12,20 +12,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from paceline.errors import UserError
 
 KeyPath = tuple[str | int, ...]
+INTEGER_MAX = 2**63 - 1
 DEPTH_MAX = 16
 """Keys that lie deeper have no line."""
+GIVEN_MAX = 100
+"""Letters of a value that an error shows."""
 
 
 class Section(BaseModel):
     """Base of every configuration record: unknown keys are errors, and values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _check_number(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > INTEGER_MAX:
+            raise ValueError("is more than can be reckoned with")
+        return value
 
 
 S = TypeVar("S", bound=BaseModel)
@@ -167,8 +177,13 @@ def _user_error(
     message = _in_our_words(first)
     given = first.get("input")
     if isinstance(given, str | int | float | bool) and repr(given) not in message:
-        message = f"{message} (given {given!r})"
+        message = f"{message} (given {_short(given)})"
     return UserError(f"{shown}: {message}" if shown else message, place=place)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= GIVEN_MAX else f"{text[:GIVEN_MAX]}..."
 
 
 _WORDS = {

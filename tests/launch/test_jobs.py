@@ -89,6 +89,7 @@ def test_values_of_other_kinds_are_not_taken() -> None:
     found = parse_progress('{"iteration": true, "rate": "fast", "path": "a\\nline", "x": 1}')
     assert found is not None
     assert (found.iteration, found.rate, found.path) == (None, None, None)
+    assert jobs.progress_of({"iteration": 10**400, "rate": 1e308}).iteration is None
     assert parse_progress('{"path": "gloo"}') == jobs.Progress(None, None, "ring", {"path": "gloo"})
     assert parse_progress('{"rate": NaN}') == jobs.Progress(
         None, None, None, parse_progress('{"rate": NaN}').all

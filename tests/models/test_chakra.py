@@ -78,6 +78,15 @@ def test_all_reduces_are_released_when_their_computing_is_done(tmp_path: Path) -
     assert load_profile(tmp_path / "p.toml").backward == pytest.approx(210e-6)
 
 
+def test_a_name_with_a_line_break_stays_a_name(tmp_path: Path) -> None:
+    nodes = [
+        node(0, "BWD", COMPUTE, [], 9),
+        node(1, "all\nreduce\x7f", COLLECTIVE, [0], comm_type=0, comm_size=8),
+    ]
+    (tmp_path / "p.toml").write_text(entry_text(read_chakra(write(tmp_path, nodes))))
+    assert load_profile(tmp_path / "p.toml").layers[0].name == "bucket 0: all?reduce?"
+
+
 def test_the_first_of_several_passes_is_read(tmp_path: Path) -> None:
     seen = read_chakra(write(tmp_path, passes(3)))
     assert seen.sizes == [4000, 1000]

@@ -94,6 +94,15 @@ def test_a_packed_trace_is_read_too(tmp_path: Path) -> None:
     assert read_kineto(path).sizes == [1024, 2048]
 
 
+def test_a_damaged_packed_trace_is_one_line(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(write(tmp_path, step(0.0)).read_bytes()))
+    data[20] ^= 0xFF
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_kineto(path)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -106,6 +115,8 @@ def test_a_packed_trace_is_read_too(tmp_path: Path) -> None:
         ('{"traceEvents": [{"ph": "X", "ts": 1e999, "dur": 1}]}', r"traceEvents\[0\] has no finite time"),
         ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "args": []}]}', "none of its 1 steps has a backward pass"),
         ("[" * 100_000, "not JSON"),
+        ('{"traceEvents": ' + "9" * 5000 + "}", "not JSON"),
+        ('{"traceEvents": [{"ph": "X", "ts": 1' + "0" * 400 + "}]}", r"traceEvents\[0\] has no time"),
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str, told: str) -> None:

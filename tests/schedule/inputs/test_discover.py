@@ -114,6 +114,19 @@ def test_what_ray_did_not_say_is_refused_with_its_place(text: str, place: str) -
     assert caught.value.place == place
 
 
+@pytest.mark.parametrize("gpus", [None, True, "4", -1, 10**400, [4], 1e9])
+def test_a_strange_number_of_gpus_is_refused(gpus: object) -> None:
+    text = json.dumps([{"node_name": "a", "resources_total": {"GPU": gpus}}])
+    with pytest.raises(UserError, match="no number of GPUs"):
+        discover.from_ray(text, "ray.json")
+
+
+def test_names_of_nodes_can_be_shown() -> None:
+    entry = {"node_name": "a\ud800\n", "resources_total": {"GPU": 1}, "labels": {"rack": "r\u001b"}}
+    (node,) = discover.from_ray(json.dumps([entry]), "ray.json").nodes
+    assert (node.name, node.rack) == ("a??", "r?")
+
+
 def test_a_list_of_nodes_gives_racks_and_the_slowest_link(tmp_path: Path) -> None:
     text = "name,gpus,rack,link\na,4,r1,100 Gbit/s\nb,2,r2,25 Gbit/s\nc,2,,\n"
     file = read_back(tmp_path, discover.from_nodes(text, "nodes.csv"))

@@ -103,6 +103,10 @@ def test_swf(tmp_path: Path) -> None:
     assert trace.remarks()[-1] == "1 job: allocated processors unknown; the requested ones were taken"
 
 
+ODD_JOB = '[{"jobid": "a", "submitted_time": "2017-10-09 10:00:00", "attempts": '
+ODD_RUN = '{"start_time": "2017-10-09 10:00:00", "end_time": "2017-10-09 11:00:00", "detail": '
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "message"),
     [
@@ -120,6 +124,34 @@ def test_swf(tmp_path: Path) -> None:
         ("philly", "log", "[{", r"log:1: not valid JSON"),
         ("philly", "log", "{}", r"log: is not a list of jobs"),
         ("philly", "log", '[{"jobid": "a"}]', r"log: job 0: key 'submitted_time' is missing"),
+        ("philly", "log", "[" * 100_000, r"log: not valid JSON: nested too deep"),
+        ("philly", "log", "9" * 5000, r"log: not valid JSON"),
+        (
+            "philly",
+            "log",
+            ODD_JOB + "7}]",
+            r"log: job 0: 'attempts' is not a list of tables",
+        ),
+        (
+            "philly",
+            "log",
+            ODD_JOB + "[7]}]",
+            r"log: job 0: 'attempts' is not a list of tables",
+        ),
+        (
+            "philly",
+            "log",
+            ODD_JOB + "[" + ODD_RUN + "[1]}]}]",
+            r"log: job 0: 'detail' is not a list of tables",
+        ),
+        (
+            "philly",
+            "log",
+            ODD_JOB + "[" + ODD_RUN + '[{"gpus": 4}]}]}]',
+            r"log: job 0: 'gpus' is not a list",
+        ),
+        ("swf", "x.swf", "1 0 1 1 0.1 -1 -1 0.2 1 1 1 1 1 1 1 1 1 1\n", r"no processors"),
+        ("helios", "log.csv", "x" * 200_000 + "\n", r"log\.csv:1: columns are missing"),
         ("pai", "pai_task_table.csv", "a,b,c\n", r"pai_task_table\.csv:1: has 3 columns, not 10"),
     ],
 )
@@ -137,6 +169,14 @@ def test_malformed_traces_name_the_place(
 def test_unknown_formats(text: str) -> None:
     with pytest.raises(UserError, match="FORMAT:PATH"):
         traces.read_trace(text)
+
+
+def test_names_of_jobs_can_be_shown(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    run = attempt("2017-10-09 10:05:00", "2017-10-09 10:10:00", 1)
+    path.write_text(json.dumps([philly_job("a\ud800\n\u001b[2J", "2017-10-09 10:00:00", run)]))
+    (job,) = traces.with_models(traces.read_trace(f"philly:{path}"), seed=1)
+    assert job.name == "a???[2J"
 
 
 def test_models_are_assigned_by_the_seed(tmp_path: Path) -> None:

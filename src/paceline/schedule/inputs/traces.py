@@ -139,7 +139,7 @@ def read_helios(path: Path) -> Trace:
     for _, row in _csv_rows(path, needed):
         submitted, gpus = _when(row["submit_time"]), _number(row["gpu_num"])
         begin, end = _when(row["start_time"]), _when(row["end_time"])
-        if gpus is None or gpus <= 0:
+        if gpus is None or gpus < 1:
             trace.left_out["no GPUs (a CPU job)" if gpus == 0 else "no GPU count"] += 1
         elif submitted is None:
             trace.left_out["no submission time"] += 1
@@ -212,11 +212,11 @@ def read_swf(path: Path) -> Trace:
             trace.left_out["no run time"] += 1
         elif submit < 0:
             trace.left_out["no submission time"] += 1
-        elif allocated <= 0 and asked <= 0:
+        elif allocated < 1 and asked < 1:
             trace.left_out["no processors"] += 1
         else:
-            trace.assumed["allocated processors unknown; the requested ones were taken"] += allocated <= 0
-            gpus = int(allocated if allocated > 0 else asked)
+            trace.assumed["allocated processors unknown; the requested ones were taken"] += allocated < 1
+            gpus = int(allocated if allocated >= 1 else asked)
             trace.jobs.append(TraceJob(f"swf{job:g}", gpus, submit, run))
     return _cleaned(trace)
 
