@@ -53,7 +53,7 @@ docs: $(STAMP)
 install: $(STAMP)
 
 site: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: check
 	# Otherwise several tests that start cold would each compile the same.

@@ -18,6 +18,7 @@ RUN = [
         for page in (
             "api.md",
             "guide.md",
+            "tutorial.md",
             "simulating.md",
             "running.md",
             "steering.md",

@@ -29,6 +29,13 @@ def test_page_is_as_generated() -> None:
     assert rewritten(page, protocol.sections()) == page, "run `make docs`"
 
 
+def test_pictures_are_as_drawn_from_the_tables() -> None:
+    page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    for name, picture in protocol.pictures().items():
+        assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == picture, "run `make docs`"
+        assert f"(images/{name})" in page
+
+
 def test_page_shows_every_part() -> None:
     page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
     for name in protocol.sections():

@@ -2,18 +2,19 @@
 
     python -m paceline.core.describe [PAGE ...]
 
-rewrites the parts between markers in each page, or prints them all. What the code cannot say for itself (what
-a field means, which changes of state there are) is said here, next to the check that nothing is left out; the
-tests hold the changes of state to those seen in running networks.
+rewrites the parts between markers in each page and the pictures beside it, or prints the parts. What the code cannot
+say for itself (what a field means, which changes of state there are) is said here, next to the check that nothing is
+left out; the tests hold the changes of state to those seen in running networks.
 """
 
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from paceline.core import wire
+from paceline.core import draw, wire
 from paceline.core.custodian import program as custodian
 from paceline.core.help import detect, ledger
 from paceline.core.sender import program as sender
@@ -280,7 +281,7 @@ def _changes(
     else:
         described, fields = "Its fields", tuple(field.name for field in dataclasses.fields(record))
     shown = ", ".join(f"`{name}`" for name in fields)
-    tabled = table(("from", "to", "when"), changes)
+    tabled = table(("", "from", "to", "when"), [(i, *change) for i, change in enumerate(changes, 1)])
     return f"States: {states}. {described}: {shown}.\n\n{tabled}"
 
 
@@ -306,5 +307,20 @@ def sections() -> dict[str, str]:
     }
 
 
+def pictures() -> dict[str, str]:
+    """Every picture of the page, by its file below `images/`."""
+    return {
+        "way-messages.svg": draw.message_ways(wire.KIND_NAMES, KIND_PATHS),
+        "way-switch.svg": draw.verdicts(switch.VERDICT_NAMES, VERDICT_MEANINGS),
+        "states-aggregator.svg": draw.states(memory.STATE_NAMES, AGGREGATOR_CHANGES, "An aggregator"),
+        "states-flight.svg": draw.states(sender.FLIGHT_STATES, FLIGHT_CHANGES, "A chunk at its sender"),
+        "states-chunk.svg": draw.states(custodian.CHUNK_STATES, CHUNK_CHANGES, "A chunk at its custodian"),
+        "states-micro-batch.svg": draw.states(ledger.BATCH_STATES, BATCH_CHANGES, "A micro-batch"),
+    }
+
+
 if __name__ == "__main__":
     renew(sys.argv[1:], sections())
+    for page in sys.argv[1:]:
+        for name, picture in pictures().items():
+            (Path(page).parent / "images" / name).write_text(picture, encoding="utf-8")
