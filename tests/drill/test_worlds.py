@@ -30,6 +30,15 @@ def bed() -> Iterator[LiveBed]:
         yield made
 
 
+def test_a_training_goes_on_too() -> None:
+    pytest.importorskip("torch")
+    drill = next(drill for drill in TEN if drill.name == "switch killed")
+    with live_bed(2, loopback=not IN_NAMESPACES, ddp=True) as trained:
+        outcome = run_live(drill, trained)
+    assert outcome.sums_are_right, outcome.why()
+    assert outcome.is_complete, outcome.why()
+
+
 @pytest.mark.parametrize("drill", TEN, ids=NAMES)
 def test_live(drill: Drill, bed: LiveBed) -> None:
     outcome = run_live(drill, bed)

@@ -24,6 +24,9 @@ def drill(
         bool, typer.Option("--loopback", help="Live without namespaces, also for root; cuts are skipped.")
     ] = False,
     legend: Legend = False,
+    ddp: Annotated[
+        bool, typer.Option("--ddp", help="Live with ranks that train with PyTorch, instead of bare agents.")
+    ] = False,
     json_file: JsonFile = "",
 ) -> None:
     """Let things go wrong on purpose, and see that sums keep their bits, no step is lost, and the job goes on in time.
@@ -39,7 +42,7 @@ def drill(
 
       paceline drill examples/drills/*.toml --sim
 
-      paceline drill examples/drills/half-cut.toml --live --json
+      paceline drill examples/drills/half-cut-to.toml --live --ddp
     """
     from paceline.commands.output import page_console, print_legend, print_table, write_json
     from paceline.drill.plan import load_drill
@@ -55,6 +58,7 @@ def drill(
             verdict = "passed" if outcome.passed else "skipped" if outcome.skipped else "FAILED"
             print(f"{verdict:8} {outcome.world:10} {outcome.drill}: {outcome.why()}", flush=True)
 
+    live = live or ddp
     both = not live and not sim
     if sim or both:
         from paceline.drill.in_simulator import run_in_simulator
@@ -62,7 +66,7 @@ def drill(
         for each in drills:
             note(run_in_simulator(each))
     if live or both:
-        for outcome in _live(drills, loopback):
+        for outcome in _live(drills, loopback, ddp):
             note(outcome)
     if json_file:
         write_json(json_file, [outcome.as_json() for outcome in outcomes])
@@ -87,7 +91,7 @@ def drill(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _live(drills: "list[Drill]", loopback: bool) -> "list[DrillOutcome]":
+def _live(drills: "list[Drill]", loopback: bool, ddp: bool) -> "list[DrillOutcome]":
     """One bed for all drills of one kind."""
     from paceline.bench.processes import ChildError
     from paceline.drill.in_live import run_live
@@ -98,7 +102,7 @@ def _live(drills: "list[Drill]", loopback: bool) -> "list[DrillOutcome]":
     kinds = dict.fromkeys((each.workers, each.seed, each.elements, each.pace) for each in drills)
     for workers, seed, elements, pace in kinds:
         try:
-            with live_bed(workers, seed, elements, pace / 1e9, loopback) as bed:
+            with live_bed(workers, seed, elements, pace / 1e9, loopback, ddp) as bed:
                 for each in drills:
                     if (each.workers, each.seed, each.elements, each.pace) == (workers, seed, elements, pace):
                         found.append(run_live(each, bed))

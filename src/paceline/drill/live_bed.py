@@ -49,8 +49,10 @@ class StepSeen:
 class LiveBed:
     """A switch and the workers of one job; `with` ends them all."""
 
-    def __init__(self, workers: int, seed: int, elements: int, pace_s: float, star: Any = None) -> None:
-        self.workers, self._star = workers, star
+    def __init__(
+        self, workers: int, seed: int, elements: int, pace_s: float, star: Any = None, ddp: bool = False
+    ) -> None:
+        self.workers, self._star, self._ddp = workers, star, ddp
         self.world = "namespaces" if star is not None else "loopback"
         self._children = Children()
         self._host = star.hub_address if star is not None else "127.0.0.1"
@@ -146,7 +148,8 @@ class LiveBed:
             control = f"{self._host}:{self._port}"
             token = self._token.read_text(encoding="utf-8")
             spec = WorkerSpec(worker, self.workers, host, control, token, seed, elements, pace_s)
-            command = [sys.executable, "-m", "paceline.drill.live_worker", spec.to_json()]
+            program = "ddp_worker" if self._ddp else "live_worker"
+            command = [sys.executable, "-m", f"paceline.drill.{program}", spec.to_json()]
             if self._star is not None:
                 command = namespaces.inside(self._star.workers[worker], command)
             with (self._children.folder / f"worker {worker}").open("wb") as errors:
@@ -171,11 +174,12 @@ class LiveBed:
         while len(found) < self.workers:
             for worker, message in self._read(until):
                 found[worker] = message["address"]
-        with self._at_hub():
-            admission = self.control.admit("drill", self.workers)
-        peers = [found[worker] for worker in range(self.workers)]
+        told: dict[str, Any] = {"peers": [found[worker] for worker in range(self.workers)]}
+        if not self._ddp:  # which is admitted as any training job is
+            with self._at_hub():
+                told["admission"] = self.control.admit("drill", self.workers).to_json()
         for worker in range(self.workers):
-            self._say(worker, {"admission": admission.to_json(), "peers": peers})
+            self._say(worker, told)
 
     def _learn(self) -> None:
         """Two rounds that nothing disturbs: what every later result must be."""
@@ -319,12 +323,20 @@ class LiveBed:
 
 @contextlib.contextmanager
 def live_bed(
-    workers: int, seed: int = 1, elements: int = 20_000, pace_s: float = 0.005, loopback: bool = False
+    workers: int,
+    seed: int = 1,
+    elements: int = 20_000,
+    pace_s: float = 0.005,
+    loopback: bool = False,
+    ddp: bool = False,
 ) -> Iterator[LiveBed]:
-    """A bed in namespaces where that is possible, else on loopback."""
+    """A bed in namespaces where that is possible, else on loopback; `ddp`: of ranks that train with PyTorch."""
     if loopback or os.geteuid() != 0:
-        with LiveBed(workers, seed, elements, pace_s) as bed:
+        with LiveBed(workers, seed, elements, pace_s, None, ddp) as bed:
             yield bed
         return
-    with namespaces.star(workers, RATE_BPS) as star, LiveBed(workers, seed, elements, pace_s, star) as bed:
+    with (
+        namespaces.star(workers, RATE_BPS) as star,
+        LiveBed(workers, seed, elements, pace_s, star, ddp) as bed,
+    ):
         yield bed

@@ -50,7 +50,7 @@ def inputs(seed: int, turn: int, worker: int, elements: int) -> Any:
     return (rng.standard_normal(elements) * 10.0 ** rng.integers(-6, 6, elements)).astype(np.float32)
 
 
-class _Allowance:
+class Allowance:
     """How far a worker may go; its driver raises it."""
 
     def __init__(self) -> None:
@@ -73,7 +73,8 @@ class _Allowance:
             return self.steps >= 0
 
 
-def _tell(**what: Any) -> None:
+def tell(**what: Any) -> None:
+    """A line to the driver."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
@@ -91,7 +92,7 @@ def main(argument: str) -> None:
     ]
     sock = open_socket(spec.host)
     address = sock.getsockname()[:2]
-    _tell(address=list(address))
+    tell(address=list(address))
     told = json.loads(sys.stdin.readline())
     admission = Admission.from_json(told["admission"])
     control = ControlPlane.parse(spec.control, spec.token, timeout_s=2.0)
@@ -99,7 +100,7 @@ def main(argument: str) -> None:
     control.bind(admission, spec.worker, peers[spec.worker])
     agent = Agent(admission.config(spec.worker, peers, timeout_s=TIMEOUT_S, linger_s=1.0), sock)
     membership = Membership(control, admission, spec.worker, peers[spec.worker], agent)
-    allowance = _Allowance()
+    allowance = Allowance()
     threading.Thread(target=allowance.listen, name="allowance", daemon=True).start()
     step = 0
     try:
@@ -110,7 +111,7 @@ def main(argument: str) -> None:
             agent.submit(result).wait(TIMEOUT_S)
             right = sums[turn] is None or bool(np.array_equal(result, sums[turn]))
             way = "switch" if agent.uses_switch else "custodians"
-            _tell(step=step, time=time.monotonic(), digest=xxh64(result), right=right, path=way)
+            tell(step=step, time=time.monotonic(), digest=xxh64(result), right=right, path=way)
             step += 1
     finally:
         membership.close()

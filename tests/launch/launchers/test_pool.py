@@ -1,6 +1,7 @@
 """Ranks forked from a warm process are like ranks that were started."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
+from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.local import WarmPool
+from paceline.launch.launchers.protocol import MARK
 
 
 @pytest.fixture
@@ -65,6 +68,25 @@ def test_a_rank_ends_with_the_process_that_stands_for_it(
     while forked.exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert not forked.exists()
+
+
+def test_what_a_rank_forks_is_known_for_its_own(pool: WarmPool, tmp_path: Path) -> None:
+    text = (
+        "import os, time\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    os.setsid(); os.close(1); os.close(2); time.sleep(600)\n"
+        "print(os.getpid(), pid, os.environ['PACELINE_ATTEMPT'], flush=True)\n"
+    )
+    command = _script(tmp_path, text)
+    token = secrets.token_hex(8)
+    done = subprocess.run(
+        [*pool.before(command), *command], cwd=tmp_path, env={**os.environ, MARK: token}, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+    _, child, told = done.stdout.split()
+    assert told == token
+    assert supervisor.marked_processes(MARK, token) == [int(child)]
+    assert supervisor.kill_marked(MARK, token) == 1
 
 
 def test_a_rank_ends_as_a_program_does(pool: WarmPool, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline.live.net import sockets
 from paceline.live.switch import http
 from paceline.live.switch.metrics import METRICS
 from tests.live.switch.test_daemon import Running, running
@@ -88,11 +89,50 @@ def test_a_worker_is_bound_to_its_address_or_to_that_of_who_asks(
         (0, "1.2.3.4:70000"),
         (0, "224.0.0.1:9000"),
         (0, "255.255.255.255:9000"),
+        (0, "[ff02::1]:9000"),
+        (0, "[ff0e::77]:9000"),
+        (0, "[ff02::1%lo]:9000"),
+        (0, "[fe80::1]:9000"),
+        (0, "[::ffff:224.0.0.1]:9000"),
+        (0, "[::ffff:255.255.255.255]:9000"),
+        (0, f"[::ffff:127.0.0.1]:{switch.switch.ports[0]}"),
+        (0, f"[::ffff:7f00:1]:{switch.switch.ports[0]}"),
         (0, f"127.0.0.1:{switch.switch.ports[0]}"),
         (1, f"127.0.0.1:{switch.switch.ports[1]}"),
     ):
         status, answer = ask(switch.port, "PUT", f"{path}/{worker}", {"address": address}, key=job["key"])
         assert status == 400, answer
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_switch_that_listens_everywhere_knows_all_its_addresses(host: str) -> None:
+    if host == "::" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with running(host=host, token=TOKEN) as switch:
+        job = ask(switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 2}, token=TOKEN)[1]
+        path = f"/v1/jobs/{job['job']}/workers/0"
+        own = {"127.0.0.1", "127.0.0.9", sockets.own_address(), *(["[::1]"] if host == "::" else [])}
+        for each in sorted(own):
+            body = {"address": f"{each}:{switch.switch.ports[0]}"}
+            status, answer = ask(switch.port, "PUT", path, body, key=job["key"])
+            assert (status, "is a switch" in answer["error"]) == (400, True), (each, answer)
+
+
+def test_a_rack_is_no_address_of_the_upper_switch_itself_and_a_worker_no_rack() -> None:
+    with running(upper=True) as upper:
+        request = {"name": "x", "workers": 2, "racks": 2}
+        job = ask(upper.port, "POST", "/v1/jobs", request)[1]
+        path = f"/v1/jobs/{job['job']}"
+        own, rack = f"127.0.0.1:{upper.switch.ports[0]}", "127.0.0.1:9"
+
+        def put(where: str, body: dict[str, Any]) -> int:
+            return int(ask(upper.port, "PUT", f"{path}/{where}", body, key=job["key"])[0])
+
+        assert put("racks/1", {"addresses": [own]}) == 400
+        assert put("racks/1", {"addresses": [rack, own]}) == 400
+        assert put("racks/1", {"addresses": [rack]}) == 200
+        assert put("workers/0", {"address": rack, "rack": 1}) == 400
+        assert put("workers/0", {"address": "127.0.0.1:10", "rack": 1}) == 200
 
 
 def test_a_job_is_admitted_again_after_a_restart_and_no_other_in_its_place(switch: Running) -> None:

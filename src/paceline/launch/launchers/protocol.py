@@ -20,9 +20,9 @@ from typing import Any, Literal, Protocol
 EngineHandle = dict[str, Any]
 """What an engine knows an attempt by: plain data, kept on disk."""
 MARK = "PACELINE_ATTEMPT"
+"""Carries the attempt's token: whatever process has it belongs to that attempt."""
 HANDED_ON = ("PACELINE_SWITCH_CA", "PACELINE_SWITCH_FINGERPRINT", "PACELINE_PASSPORT")
 """What jobs get from the environment of `paceline run`, unless the job file says otherwise."""
-"""Carries the attempt's token: whatever process has it belongs to that attempt."""
 
 MEANINGS: dict[str, str] = {
     "RANK": "number of this process in the job, from 0",

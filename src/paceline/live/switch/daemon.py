@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,12 +181,20 @@ class LiveSwitch:
     def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """Bind a worker's address, and tell the upper switch in which rack it lives."""
         self._refuse_switches(address)
+        if self.registry.is_rack(job, address):
+            raise Refusal(400, f"{show_address(*sockets.unpack_address(address))} is a rack's switch")
         self.registry.bind_worker(job, worker, address, rack or job.rack)
         if self.upstream is not None and job.racks > 1:
             self.upstream.bind_worker(job, worker, address)
 
+    def bind_rack(self, job: AdmittedJob, rack: int, addresses: Sequence[int]) -> None:
+        """Bind the addresses of a rack's switch, which is another one than this."""
+        for address in addresses:
+            self._refuse_switches(address)
+        self.registry.bind_rack(job, rack, addresses)
+
     def _refuse_switches(self, address: int) -> None:
-        """A worker at a switch's own address would have each packet for it go round for ever."""
+        """A worker or rack at a switch's own address would have each packet for it go round for ever."""
         host, port = sockets.unpack_address(address)
         own = port in self.ports and (
             sockets.is_own_address(host) if is_everywhere(self.options.host) else host == self.options.host

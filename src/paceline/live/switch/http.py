@@ -327,9 +327,8 @@ class Handlers:
         addresses = call.body.get("addresses")
         if not isinstance(addresses, list):
             raise Refusal(400, "'addresses' must be a list of ip:port, one a shard")
-        self._switch.registry.bind_rack(
-            self.job(call), int(call.path["rack"]), [call.address(one) for one in addresses]
-        )
+        job = self.job(call)
+        self._switch.bind_rack(job, int(call.path["rack"]), [call.address(one) for one in addresses])
         return 200, {}
 
     def renew(self, call: Call) -> tuple[int, Any]:

@@ -248,6 +248,14 @@ class Registry:
             job.renewed_ns = time.monotonic_ns()
         self._events("bound", f"job {job.number}: rack {rack} is bound", job=job.number, rack=rack)
 
+    def is_rack(self, job: AdmittedJob, address: int) -> bool:
+        """Whether a switch of one of the job's racks has the address."""
+
+        def names(shard: Shard) -> bool:
+            return bool((shard.racks[job.number, : job.racks] == address).any())
+
+        return job.racks > 1 and any(self._all(names))
+
     def renew(self, job: AdmittedJob) -> None:
         """The job lives."""
         job.renewed_ns = time.monotonic_ns()
