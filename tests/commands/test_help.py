@@ -60,6 +60,7 @@ def test_help_fits_eighty_columns_and_its_examples_can_be_pasted(
     out = capsys.readouterr().out
     assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
     shown = " ".join(out.replace("\\\n", " ").split())
+    assert examples(command.__doc__), "every command has examples"
     for example in examples(command.__doc__):
         assert example in shown, "an example stands there whole, broken only where a shell goes on"
 

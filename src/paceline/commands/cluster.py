@@ -34,7 +34,14 @@ def from_slurm(
     out: Path | None = _OUT,
     json_file: JsonFile = "",
 ) -> None:
-    """Nodes, GPUs and racks of a Slurm cluster, as a cluster file."""
+    """Nodes, GPUs and racks of a Slurm cluster, as a cluster file.
+
+    Examples:
+
+      paceline cluster from-slurm --link "100 Gbit/s" --out cluster.toml
+
+      paceline cluster from-slurm --nodes nodes.txt --topology topology.conf
+    """
     from paceline.schedule.inputs.discover import from_slurm as read
     from paceline.toml import read_text
 
@@ -57,7 +64,14 @@ def from_ray(
     out: Path | None = _OUT,
     json_file: JsonFile = "",
 ) -> None:
-    """Nodes and GPUs of a Ray cluster, as a cluster file; a label `rack` is a node's rack."""
+    """Nodes and GPUs of a Ray cluster, as a cluster file; a label `rack` is a node's rack.
+
+    Examples:
+
+      ray list nodes --format json > nodes.json
+
+      paceline cluster from-ray nodes.json --link "100 Gbit/s" --out cluster.toml
+    """
     from paceline.schedule.inputs.discover import from_ray as read
     from paceline.toml import read_text
 
@@ -72,7 +86,14 @@ def from_nodes(
     out: Path | None = _OUT,
     json_file: JsonFile = "",
 ) -> None:
-    """A list of nodes, as a cluster file."""
+    """A list of nodes, as a cluster file.
+
+    Examples:
+
+      printf 'name,gpus,rack\\nn0,8,a\\nn1,8,a\\nn2,8,b\\n' > nodes.csv
+
+      paceline cluster from-nodes nodes.csv --link "100 Gbit/s" --out cluster.toml
+    """
     from paceline.schedule.inputs.discover import from_nodes as read
     from paceline.toml import read_text
 
