@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.commands.run_view import ranked_by
 from paceline.commands.status import written
 from paceline.commands.top_screen import RunScreen
 from paceline.launch.store import read_run
@@ -72,6 +73,32 @@ def test_the_line_that_explains_a_failure_is_shown(
     assert (found["paused"], found["planner_alive"]) == (False, False)
     (event,) = [row for row in ended.rows("events") if row["kind"] == "end" and row["job"] == "second"]
     assert event["figures"]["last_line"] == "ValueError: bad data"
+
+
+def test_a_run_says_what_it_was_planned_for_and_how_it_did_by_that(ended: Scene) -> None:
+    with contextlib.closing(ended.store()) as store:
+        text = ranked_by(store)
+    assert text.startswith("planned for the last end (makespan): the last end (makespan) ")
+    assert "the mean completion time (jct) " in text
+
+
+def test_logs_as_json_and_why_there_is_none(
+    ended: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ("--run", str(ended.run_dir))
+    assert paceline(monkeypatch, "logs", "good", "--rank", "1", "--json", *run) == 0
+    (log,) = json.loads(capsys.readouterr().out)["logs"]
+    assert (log["rank"], log["lines"]) == (1, ["hello from 1"])
+    assert paceline(monkeypatch, "logs", "good", "-f", "--json", *run) == 2
+    assert "leave out -f or --json" in capsys.readouterr().err
+    for path in (ended.run_dir / "attempts" / "good.1").glob("rank-*.log"):
+        path.rename(path.with_suffix(".hidden"))
+    assert paceline(monkeypatch, "logs", "good", *run) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "no log in " in shown.err
+    for path in (ended.run_dir / "attempts" / "good.1").glob("rank-*.hidden"):
+        path.rename(path.with_suffix(".log"))
 
 
 def test_the_report_page_shows_it_too(ended: Scene) -> None:
