@@ -199,7 +199,7 @@ def test_a_failed_run_is_told_and_ends_with_1(
 def test_a_wrong_sum_ends_with_1(monkeypatch: Patch, capsys: Captured, small: str) -> None:
     from dataclasses import replace
 
-    from paceline.sim import run as module
+    from paceline.sim import batch as module
 
     real = module.simulate
 
@@ -315,3 +315,31 @@ def test_help_shows_examples_and_loads_no_engine() -> None:
         "--html",
     ):
         assert text in done.stdout
+
+
+def test_several_seeds_have_a_table_and_json_of_their_own(
+    monkeypatch: Patch, capsys: Captured, small: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    given = (small, "--policy", "esa,atp", "--seed", "5", "--seeds", "3", "--json", str(file), "--legend")
+    assert run(monkeypatch, *given) == 0
+    shown = capsys.readouterr().out
+    assert "Over the seeds from 5 to 7" in shown
+    assert len(re.findall(r"3 of 3", shown)) == 2
+    told = json.loads(file.read_text())
+    assert list(told["seeds"]) == ["5", "6", "7"]
+    first = {name: result["avg_jct_s"] for name, result in told["policies"].items()}
+    assert first == {name: result["avg_jct_s"] for name, result in told["seeds"]["5"].items()}
+    assert told["seeds"]["5"]["esa"]["avg_jct_s"] != told["seeds"]["6"]["esa"]["avg_jct_s"]
+
+
+def test_the_number_of_processes_changes_nothing(monkeypatch: Patch, small: str, tmp_path: Path) -> None:
+    found = []
+    for jobs in ("1", "3"):
+        file = tmp_path / f"{jobs}.json"
+        assert run(monkeypatch, small, "--policy", "esa,atp,ring", "--jobs", jobs, "--json", str(file)) == 0
+        policies = json.loads(file.read_text())["policies"]
+        for result in policies.values():
+            del result["wall_s"]
+        found.append(policies)
+    assert found[0] == found[1]

@@ -31,6 +31,8 @@ Examples:
 
   paceline simulate examples/simulate/faults.toml --policy all --check --seed 7
 
+  paceline simulate examples/simulate/quick.toml --seeds 5
+
   paceline simulate examples/simulate/leaf-spine.toml --set "network.rate=25 Gbit/s" --json -
 """
 DECISIONS_SHOWN_MAX = 12
@@ -55,7 +57,13 @@ def simulate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's seed.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Repeat with so many seeds, this one and those after it.")
+    ] = 1,
     check: Annotated[bool, typer.Option("--check", help="Carry integers and check every sum.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes for policies and seeds; default: all cores.")
+    ] = None,
     json_file: JsonFile = "",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
     legend: Legend = False,
@@ -71,17 +79,24 @@ def simulate(
         loaded = loaded.model_copy(update={"seed": seed})
     names = _names(policy or [], loaded)
     _check_scenario(scenario, loaded, names, overrides)
-    results = _run(loaded, names, check)
+    by_seed = _run(loaded, names, seeds, check, jobs)
+    results = by_seed[0]
     if json_file:
         policies = {result.policy: result.to_dict() for result in results}
-        write_json(json_file, {"scenario": loaded.name, "seed": loaded.seed, "policies": policies})
+        told: dict[str, Any] = {"scenario": loaded.name, "seed": loaded.seed, "policies": policies}
+        if seeds > 1:
+            told["seeds"] = {
+                str(group[0].seed): {result.policy: result.to_dict() for result in group} for group in by_seed
+            }
+        write_json(json_file, told)
     if html is not None:
         from paceline.report.simulation import write_page
 
         write_page(html, loaded, results, _command(scenario, names, overrides, loaded.seed, check))
     if json_file != "-":
         _show(results, html, doubled_up(loaded), legend)
-    if any(result.failed or result.wrong for result in results):
+        _show_seeds(by_seed, legend)
+    if any(result.failed or result.wrong for group in by_seed for result in group):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -213,34 +228,31 @@ def _located(path: Path, overrides: tuple[str, ...], key: tuple[str | int, ...],
     return UserError(message, place=str(path))
 
 
-def _run(scenario: "Scenario", names: list[str], check: bool) -> "list[RunResult]":
-    from dataclasses import replace
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+def _run(
+    scenario: "Scenario", names: list[str], seeds: int, check: bool, processes: int | None
+) -> "list[list[RunResult]]":
+    """The policies' results, for each seed."""
+    from paceline.progress import Progress
+    from paceline.sim.batch import BatchRun, simulate_all
     from paceline.sim.run import announce_compilation
-    from paceline.sim.run import simulate as run
 
     announce_compilation()
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<15}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    results = []
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        tasks = {name: progress.add_task(name, start=False) for name in names}
-        for name, task in tasks.items():
-            progress.start_task(task)
+    policies = [(name, *_memory_policy(name)) for name in names]
+    runs = [
+        BatchRun(name, scenario.seed + k, base, rule) for k in range(seeds) for name, base, rule in policies
+    ]
+    with Progress() as progress:
+        parts = [progress.add(_label(run.policy, run.seed, seeds), 1) for run in runs]
 
-            def report(done: int, total: int, task: Any = task) -> None:
-                progress.update(task, completed=done, total=total)
+        def tell(number: int, done: int, total: int) -> None:
+            parts[number].move_to(done, total)
 
-            base, rule = _memory_policy(name)
-            result = run(scenario, base, check=check, rule=rule, progress=report)
-            results.append(replace(result, policy=name))
-            progress.update(task, completed=1, total=1)
-    return results
+        results = simulate_all(scenario, runs, check=check, processes=processes, tell=tell)
+    return [results[k : k + len(names)] for k in range(0, len(results), len(names))]
+
+
+def _label(policy: str, seed: int, seeds: int) -> str:
+    return policy if seeds == 1 else f"{policy}, seed {seed}"
 
 
 def _command(path: Path, names: list[str], overrides: tuple[str, ...], seed: int, check: bool) -> str:
@@ -303,6 +315,23 @@ def _show(results: "list[RunResult]", html: Path | None, remark: str, legend: bo
             )
     if html is not None:
         console.print(f"\npage: {html}", markup=False, soft_wrap=True)
+
+
+SEED_COLUMNS = ("policy", "seeds", "avg JCT", "least", "most", "vs best")
+
+
+def _show_seeds(by_seed: "list[list[RunResult]]", legend: bool) -> None:
+    """The tables above are the first seed's; this one has all of them."""
+    from paceline.report import simulation as report
+
+    if len(by_seed) < 2:
+        return
+    console = page_console(140)
+    first, last = by_seed[0][0].seed, by_seed[-1][0].seed
+    console.print(f"\nAbove is seed {first}. Over the seeds from {first} to {last}:", style="bold")
+    print_table(console, SEED_COLUMNS, report.seed_rows(by_seed))
+    if legend:
+        print_legend(console, SEED_COLUMNS)
 
 
 STRAGGLER_COLUMNS = ("time", "job", "worker", "what", "why")

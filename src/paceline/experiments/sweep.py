@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 
 from paceline.compile.sources import tree
 from paceline.errors import UserError
+from paceline.progress import Progress
 
 FILE_NAME = "points.jsonl"
 _LIBRARIES = ("numpy", "numba", "ortools")
@@ -66,7 +67,7 @@ def run_points(
     prepare: Callable[[], object] | None = None,
     weight: Callable[[P], float] | None = None,
 ) -> list[R]:
-    """`function` of every point, in the points' order, with a progress bar.
+    """`function` of every point, in the points' order; how far it is is shown.
 
     `function` is at the top level of a module, and its result is made of what JSON knows. `prepare` is called once
     if anything is to be run on this machine, e.g. to compile before processes start. With `weight` the heaviest
@@ -82,13 +83,14 @@ def run_points(
         for i in set(range(len(points))).difference(to_do):
             assert done is not None
             results[i] = done[keys[i]]
-        advance = stack.enter_context(_Progress(label, len(points), len(points) - len(to_do)))
+        progress = stack.enter_context(Progress())
+        part = progress.add(label, len(points), len(points) - len(to_do))
         for number, result in _run(function, [points[i] for i in to_do], sweep, prepare):
             i = to_do[number]
             results[i] = as_stored(result)
             if done is not None:
                 done.add(keys[i], results[i])
-            advance()
+            part.advance()
     return results
 
 
@@ -144,26 +146,6 @@ def _obey_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-class _Progress:
-    """A bar on a terminal, nothing elsewhere; entering gives the function that moves it on."""
-
-    def __init__(self, label: str, total: int, done: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task(label, total=total, completed=done)
-
-    def __enter__(self) -> Callable[[], None]:
-        self._bar.start()
-        return lambda: self._bar.advance(self._task)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
 
 @functools.cache

@@ -43,6 +43,25 @@ def best_jct_s(results: Sequence[RunResult]) -> float | None:
     return min((result.avg_jct_s for result in results if result.avg_jct_s is not None), default=None)
 
 
+def seed_rows(by_seed: Sequence[Sequence[RunResult]]) -> list[list[str]]:
+    """One policy a row: average completion times over the seeds for which all jobs ended."""
+    found: dict[str, list[float]] = {result.policy: [] for result in by_seed[0]}
+    for result in (result for group in by_seed for result in group):
+        if result.avg_jct_s is not None:
+            found[result.policy].append(result.avg_jct_s)
+    means = {policy: sum(times) / len(times) for policy, times in found.items() if times}
+    best_s = min(means.values(), default=None)
+    rows = []
+    for policy, times in found.items():
+        ended = f"{len(times)} of {len(by_seed)}"
+        if best_s is None or not times:
+            rows.append([policy, ended, "-", "-", "-", "-"])
+            continue
+        shown = [seconds(time_s) for time_s in (means[policy], min(times), max(times))]
+        rows.append([policy, ended, *shown, f"{means[policy] / best_s:.2f}x"])
+    return rows
+
+
 def row(result: RunResult, best_s: float | None) -> list[str]:
     """One policy, as texts under `COLUMNS`."""
     switch = result.switch
