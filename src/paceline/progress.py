@@ -44,7 +44,7 @@ class Part:
         self.move_to(self.done + 1)
 
     def show_in(self, bars: "rich.progress.Progress") -> None:
-        self._bar = bars, bars.add_task(self.label, total=self.total, completed=self.done)
+        self._bar = bars, bars.add_task(self.label, total=self.total, completed=int(self.done))
 
     def left_s(self, now: float) -> float | None:
         """Until it is done, if it goes on as before; None where nothing is known."""
