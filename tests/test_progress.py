@@ -6,7 +6,7 @@ import time
 import pytest
 
 from paceline import progress as shown
-from paceline.progress import Progress, in_words
+from paceline.progress import ProgressDisplay, in_words
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def _wait_for(stream: io.StringIO, text: str) -> bool:
 
 def test_a_short_command_says_nothing() -> None:
     stream = io.StringIO()
-    with Progress(stream) as progress:
+    with ProgressDisplay(stream) as progress:
         progress.add("points", 4).move_to(4)
     assert stream.getvalue() == ""
 
 
 def test_a_long_one_says_what_is_done_and_left(quick: None) -> None:
     stream = io.StringIO()
-    with Progress(stream) as progress:
+    with ProgressDisplay(stream) as progress:
         points = progress.add("points", 1000)
         time.sleep(0.02)
         points.move_to(10)
@@ -44,7 +44,7 @@ def test_a_long_one_says_what_is_done_and_left(quick: None) -> None:
 
 def test_what_was_done_before_says_nothing_about_the_pace(quick: None) -> None:
     stream = io.StringIO()
-    with Progress(stream) as progress:
+    with ProgressDisplay(stream) as progress:
         progress.add("points", 100, 90)
         assert _wait_for(stream, "points 90 %\n")
     assert "left" not in stream.getvalue()
@@ -52,7 +52,7 @@ def test_what_was_done_before_says_nothing_about_the_pace(quick: None) -> None:
 
 def test_where_nothing_is_known_it_still_says_that_it_is_at_work(quick: None) -> None:
     stream = io.StringIO()
-    with Progress(stream) as progress:
+    with ProgressDisplay(stream) as progress:
         progress.add("points", 100)
         assert _wait_for(stream, "at work")
 

@@ -1,6 +1,6 @@
 """How far a long command is: bars on a terminal; elsewhere (a log, a pipe) a line now and then, with what is left.
 
-    with Progress() as progress:
+    with ProgressDisplay() as progress:
         points = progress.add("points", 96)
         points.move_to(12)
 
@@ -60,7 +60,7 @@ class Part:
         return f"{self.label} {100 * share:.0f} %{rest}"
 
 
-class Progress:
+class ProgressDisplay:
     """Shown while it is entered."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -77,7 +77,7 @@ class Progress:
             part.show_in(self._bars)
         return part
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressDisplay":
         if self._stream.isatty():
             self._bars = _bars(self._stream)
             self._bars.start()

@@ -232,7 +232,7 @@ def _run(
     scenario: "Scenario", names: list[str], seeds: int, check: bool, processes: int | None
 ) -> "list[list[RunResult]]":
     """The policies' results, for each seed."""
-    from paceline.progress import Progress
+    from paceline.progress import ProgressDisplay
     from paceline.sim.batch import BatchRun, simulate_all
     from paceline.sim.run import announce_compilation
 
@@ -241,7 +241,7 @@ def _run(
     runs = [
         BatchRun(name, scenario.seed + k, base, rule) for k in range(seeds) for name, base, rule in policies
     ]
-    with Progress() as progress:
+    with ProgressDisplay() as progress:
         parts = [progress.add(_label(run.policy, run.seed, seeds), 1) for run in runs]
 
         def tell(number: int, done: int, total: int) -> None:

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 from paceline.compile.sources import tree
 from paceline.errors import UserError
-from paceline.progress import Progress
+from paceline.progress import ProgressDisplay
 
 FILE_NAME = "points.jsonl"
 _LIBRARIES = ("numpy", "numba", "ortools")
@@ -83,7 +83,7 @@ def run_points(
         for i in set(range(len(points))).difference(to_do):
             assert done is not None
             results[i] = done[keys[i]]
-        progress = stack.enter_context(Progress())
+        progress = stack.enter_context(ProgressDisplay())
         part = progress.add(label, len(points), len(points) - len(to_do))
         for number, result in _run(function, [points[i] for i in to_do], sweep, prepare):
             i = to_do[number]
