@@ -21,7 +21,7 @@ FIRST_S = 3.0
 EVERY_S = 10.0
 
 
-class Part:
+class ProgressPart:
     """One thing that is counted, of several that may go on at once."""
 
     def __init__(self, label: str, total: float, done: float) -> None:
@@ -65,13 +65,13 @@ class ProgressDisplay:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
-        self._parts: list[Part] = []
+        self._parts: list[ProgressPart] = []
         self._bars: rich.progress.Progress | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, label: str, total: float, done: float = 0) -> Part:
-        part = Part(label, total, done)
+    def add(self, label: str, total: float, done: float = 0) -> ProgressPart:
+        part = ProgressPart(label, total, done)
         self._parts.append(part)
         if self._bars is not None:
             part.show_in(self._bars)
