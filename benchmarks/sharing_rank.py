@@ -147,7 +147,9 @@ def _agent_job(spec: dict[str, Any], folder: Path, number: int) -> dict[str, Any
             checker.fill(at + 1)
 
         checker.fill(0)
+        began = time.perf_counter()
         step(0)
+        first_s = time.perf_counter() - began
         put(folder / f"ready{number}-{worker}", "")
         wait_for(folder / "go", "the start")
         checker.fill(0)
@@ -157,7 +159,7 @@ def _agent_job(spec: dict[str, Any], folder: Path, number: int) -> dict[str, Any
         for peer in range(workers):
             wait_for(folder / f"done{number}-{peer}", "the end of another worker")
         membership.close()
-    return {"job": number, "took": took, "wrong": checker.wrong, "counters": counters}
+    return {"job": number, "took": took, "first_s": first_s, "wrong": checker.wrong, "counters": counters}
 
 
 # --- torch -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,10 @@ class Measured:
     wrong: int
     fallback: float
     cores: float
+    left: int = 0
+    """How often an agent changed its path: it left the switch, or came back."""
+    first: list[float] = field(default_factory=list)
+    """Seconds of each job's first reduction, before the clock runs and while jobs come one after another."""
 
 
 def measure(setting: Setting) -> Measured:
@@ -134,7 +138,13 @@ def _measured(setting: Setting, results: list[dict[str, Any]], cores: float) -> 
             wrong += 1
     counters = [result["counters"] for result in results if "counters" in result]
     got = sum(each["results"] for each in counters)
-    return Measured(steps, wrong, sum(each["fallbacks"] for each in counters) / max(1, got), cores)
+    fallback = sum(each["fallbacks"] for each in counters) / max(1, got)
+    left = sum(each["path_changes"] for each in counters)
+    first = [
+        max((r["first_s"] for r in results if r["job"] == job and "first_s" in r), default=0.0)
+        for job in range(setting.jobs)
+    ]
+    return Measured(steps, wrong, fallback, cores, left, first)
 
 
 def start_switches(
