@@ -14,10 +14,13 @@ from paceline.experiments.joint.points import (
     all_points,
     model_error,
     plan,
+    policy_of,
+    problem,
     scenario,
     workload,
 )
 from paceline.generated import renew
+from paceline.schedule import planning
 from paceline.sim.run import simulate
 
 POINT = JointPoint("sjf-bco", "esa", "off", seed=3, jobs=8, quick=True)
@@ -43,6 +46,15 @@ def test_a_plan_runs_as_planned() -> None:
                     before.add(name)
                     todo += jobs[name].after
                 assert other.job in before, "whoever has a GPU first goes first"
+
+
+def test_plans_do_not_depend_on_the_clock() -> None:
+    point = dataclasses.replace(POINT, planner="bco-plus", seed=1, jobs=12)
+    hours = itertools.count(step=3600.0)
+    policy: Any = dataclasses.replace(policy_of(point), clock=lambda: next(hours))  # type: ignore[type-var]
+    slow = planning.plan(problem(point), policy, "jct")
+    quick = planning.plan(problem(point), policy_of(point), "jct")
+    assert slow.placements == quick.placements
 
 
 def test_only_workers_on_the_slow_server_are_slow() -> None:

@@ -22,7 +22,7 @@ from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Schedule
-from paceline.schedule.policies import by_name
+from paceline.schedule.policies import Policy, by_name
 from paceline.sim.results import RunResult
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
@@ -181,8 +181,12 @@ def plan(point: JointPoint) -> Schedule:
 
 @functools.lru_cache(maxsize=16)
 def _plan(point: JointPoint) -> Schedule:
-    policy = by_name(point.planner, seed=point.seed, budget_s=0.2 if point.quick else 0.5)
-    return planning.plan(problem(point), policy, "jct")
+    return planning.plan(problem(point), policy_of(point), "jct")
+
+
+def policy_of(point: JointPoint) -> Policy:
+    """The planner of a point; it works so much, however long that takes, and so a seed has one plan."""
+    return by_name(point.planner, seed=point.seed, budget_s=None)
 
 
 def scenario(point: JointPoint, schedule: Schedule, window: int | None = None) -> Scenario:
