@@ -90,7 +90,9 @@ def scenario_of(profile: Path, backend: str, rate_bps: float, steps: int) -> Sce
         overlap="ddp",
     )
     transport = like.transport.model_copy(update={"bucket": load_profile(profile).bucket or BUCKET_BYTES})
-    return like.model_copy(update={"job": [job], "transport": transport})
+    # All servers are this machine.
+    hosts = like.hosts.model_copy(update={"cores": len(os.sched_getaffinity(0))})
+    return like.model_copy(update={"job": [job], "transport": transport, "hosts": hosts})
 
 
 def simulated_step_s(profile: Path, backend: str, rate_bps: float, steps: int) -> float:

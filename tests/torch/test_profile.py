@@ -38,6 +38,8 @@ def test_an_unchanged_script_becomes_a_job_entry(tmp_path: Path, monkeypatch: py
     # The last layer's gradients are ready first.
     assert {layer.name for layer in profile.layers[:2]} == {"2.weight", "2.bias"}
     assert profile.layers[-1].released == profile.backward
+    # It computes on the processor, and waits for nobody.
+    assert 0.5 < profile.processor_share <= 1.0
 
 
 def test_a_script_with_too_few_steps_is_told_so(

@@ -36,6 +36,8 @@ class Profile(Section):
     """Measured."""
     forward: Seconds
     backward: Annotated[Seconds, Field(gt=0)]
+    processor: Seconds = 0.0
+    """Processor time of forward and backward together; 0 where a device computes, or where nobody has looked."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     gradient: Annotated[Size, Field(gt=0)]
     """Of all layers together."""
@@ -59,6 +61,11 @@ class Profile(Section):
     @property
     def releases(self) -> tuple[tuple[float, int], ...]:
         return tuple((layer.released, layer.size) for layer in self.layers)
+
+    @property
+    def processor_share(self) -> float:
+        """How much of the passes' time a processor works."""
+        return min(1.0, self.processor / (self.forward + self.backward))
 
     def as_model(self, name: str) -> ModelProfile:
         """The same as layers in forward order, for the simulator, at the default speed of a device.
@@ -96,6 +103,8 @@ class Measured:
     """Bytes that are exchanged together, if known."""
     own_s: tuple[float, ...] = ()
     """Of each step what varies by itself, with no wait for others in it; empty: all of it does."""
+    processor_s: tuple[float, ...] = ()
+    """Of each step the processor time of the passes; empty: a device computes, or nobody has looked."""
     unread: tuple[str, ...] = ()
     """What could not be read, and what was taken instead."""
 
@@ -118,6 +127,7 @@ def entry_text(seen: Measured) -> str:
         f"steps = {len(seen.steps)}",
         f'forward = "{forward_s * 1e6:.3f} us"',
         f'backward = "{max(ready) * 1e6:.3f} us"',
+        *([f'processor = "{_low(seen.processor_s) * 1e6:.3f} us"'] if seen.processor_s else []),
         f"jitter = {min(max(spread, 0.0), 10.0):.4f}",
         f"gradient = {sum(seen.sizes)}",
     ]

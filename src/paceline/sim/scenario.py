@@ -82,7 +82,8 @@ class Hosts(Section):
     packet: TimeNs = 0
     """Processor time for a packet."""
     cores: Annotated[int, Field(ge=0)] = 0
-    """All programs share so many cores, as in a cluster that is emulated on one machine; 0: each has its own."""
+    """All programs share so many cores, as in a cluster that is emulated on one machine; 0: each has its own. Jobs that
+    compute on them share them too (`processor` of a job)."""
     train: Size = 0
     """Packets that follow each other closely cross a link in trains of up to this size, and arrive together
     (segmentation offload: 64 kB)."""
@@ -227,6 +228,8 @@ class ScenarioJob(Section):
     """Fuse layers until each has at least so many bytes of gradient."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Each worker's computation takes up to this share longer, drawn anew each iteration."""
+    processor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How much of the computation takes a core of `[hosts] cores`, where there are some; 0: it has a device of its own."""
     overlap: Literal["layers", "ddp"] = "layers"
     """The next forward pass of a layer waits for its own result, or, as DistributedDataParallel has it, for all."""
     straggler: StragglerMode = "off"
@@ -253,9 +256,11 @@ class ScenarioJob(Section):
         return load_profile(Path(self.profile))
 
     def settled(self, **changes: object) -> "ScenarioJob":
-        """With changes, and with what its profile measured of jitter unless it is given."""
-        if self.profile and "jitter" not in self.model_fields_set:
-            changes["jitter"] = self._measured().jitter
+        """With changes, and with what its profile measured of jitter and processor time unless they are given."""
+        if self.profile:
+            seen = self._measured()
+            measured = {"jitter": seen.jitter, "processor": seen.processor_share}
+            changes |= {key: value for key, value in measured.items() if key not in self.model_fields_set}
         return self.model_copy(update=changes)
 
     @property

@@ -52,6 +52,9 @@ class _Recorder:
         """For jitter."""
         self._pass_from = self._pass_s = 0.0
         self._passes: list[float] = []
+        self._busy_from = self._busy_optimized = self._busy_s = 0.0
+        """Processor time, counted as `_began`, `_optimized` and all of the step."""
+        self._busy: list[float] = []
         self._released: list[float] = []
         self._rows: list[tuple[float, list[float]]] = []
         """Of each counted step: forward seconds, and when each gradient was ready."""
@@ -74,11 +77,13 @@ class _Recorder:
         # Without an optimizer that is seen, the pass itself is all there is.
         self._began = self._optimized or time.perf_counter()
         self._pass_from = self._clock()
+        self._busy_from = self._busy_optimized if self._optimized else time.thread_time()
         self._optimized = 0.0
 
     def _before_optimizer(self, *_: Any) -> None:
         # A step may have several optimizers.
-        self._optimized = self._optimized or time.perf_counter()
+        if not self._optimized:
+            self._optimized, self._busy_optimized = time.perf_counter(), time.thread_time()
 
     def _take_root(self, module: torch.nn.Module) -> None:
         named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
@@ -102,6 +107,7 @@ class _Recorder:
             if self._backward_from and number < len(self._released):
                 self._released[number] = time.perf_counter() - self._backward_from
                 self._pass_s = self._clock() - self._pass_from
+                self._busy_s = time.thread_time() - self._busy_from
 
         return hook
 
@@ -126,6 +132,7 @@ class _Recorder:
             if self._seen > WARM_UP:
                 self._rows.append((self._forward_s, self._released))
                 self._passes.append(self._pass_s)
+                self._busy.append(self._busy_s)
         self._backward_from = 0.0
         if len(self._rows) >= self._steps:
             self._write()
@@ -149,6 +156,6 @@ class _Recorder:
         workers = int(os.environ.get("WORLD_SIZE", "1"))
         seen = Measured(
             '"paceline profile"', workers, self._samples, self._rows, self._names, self._sizes, self._bucket,
-            tuple(self._passes),
+            tuple(self._passes), tuple(self._busy) if self._clock is time.thread_time else (),
         )  # fmt: skip
         return entry_text(seen)

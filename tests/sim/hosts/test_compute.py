@@ -50,6 +50,22 @@ def test_a_spell_that_is_short_costs_only_its_length() -> None:
     assert 0.1 < lost < 0.21
 
 
+@pytest.mark.parametrize("policy", ["esa", "ring"])
+def test_passes_that_need_a_processor_share_the_cores_of_one_machine(policy: str) -> None:
+    def iteration_s(cores: int, processor: float) -> float:
+        one = job(workers=4, hosts=[0, 1, 2, 3], processor=processor, ratio=0.02, iterations=4)
+        result = simulate(scene(one, hosts={"cores": cores}), policy, check=True)
+        assert result.exact
+        assert result.jobs[0].mean_iteration_s is not None
+        return result.jobs[0].mean_iteration_s
+
+    alone = iteration_s(0, 0.0)
+    assert iteration_s(2, 0.0) == iteration_s(0, 1.0) == alone, "devices, or a machine each"
+    assert iteration_s(2, 1.0) == pytest.approx(2 * alone, rel=0.1)
+    assert iteration_s(1, 1.0) == pytest.approx(4 * alone, rel=0.15)
+    assert alone < iteration_s(2, 0.75) < iteration_s(2, 1.0)
+
+
 def test_compute_time_is_what_the_scenario_says() -> None:
     result = run(helped("off", micro_batches=1))
     assert result.jobs[0].mean_iteration_s == pytest.approx(COMPUTE_S, rel=0.3)

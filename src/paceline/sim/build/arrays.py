@@ -204,6 +204,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         ),
         wakes_ns=wake_delays_ns(scenario),
         cores_fs=np.zeros(scenario.hosts.cores, dtype=np.int64),
+        computing_ns=np.zeros(scenario.hosts.cores, dtype=np.int64),
     )
     members, member_first = _members(topology, len(jobs))
     world = world._replace(members=members, member_first=member_first)
@@ -359,6 +360,7 @@ def _fill_worker(
         if slow.job == job.name and slow.worker == rank:
             record.slow_num = round(1_000_000 * slow.factor)
     record.jitter_num = round(1_000_000 * job.jitter)
+    record.processor_num = round(1_000_000 * job.processor)
     record.due_ns = NEVER_NS
     transport = scenario.transport
     ring = setup.policy == "ring"

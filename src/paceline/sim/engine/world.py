@@ -105,6 +105,7 @@ WORKER = np.dtype(
         ("slow_num", "i8"),  # slowness: num / den times as long
         ("slow_den", "i8"),
         ("jitter_num", "i8"),  # largest jitter, in millionths of the time
+        ("processor_num", "i8"),  # how much of its computing takes a core that others want too, in millionths
         ("spell_until_ns", "i8"),  # end of its slow spell
         ("helped", "i4"),  # 1: its packets hold something else than its own whole contribution
         ("carries", "u8"),  # ranks whose whole contributions its packets hold, as bits
@@ -258,7 +259,9 @@ class World(NamedTuple):
     wakes_ns: Any
     """How late programs wake up, to draw from."""
     cores_fs: Any
-    """When each core is free, where programs share some."""
+    """When each core is free of packets, where programs share some."""
+    computing_ns: Any
+    """When each of these cores is free of passes. Programs that handle packets need little at a time, and go first."""
 
 
 @compiled_inner

@@ -9,6 +9,9 @@ of its iterations (`sim/help/micro_batching.py`): those from `cut_from` on, befo
 While leading workers help a straggler (`job.helping`), a worker asks its coordinator after each pass what comes
 next: the mail is read between two events, by `sim/help/coordinator.py`. The answer comes through `tell_worker`, the
 entry point from Python.
+
+Where all servers are one machine (`hosts.cores`), passes that need a processor share its cores: a pass of a layer
+begins when a core is free.
 """
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
@@ -77,7 +80,26 @@ def _compute_ns(world: World, w: int, nominal_ns: int, now_ns: int) -> int:
 def _start_piece(world: World, w: int, nominal_ns: int, now_ns: int) -> None:
     worker = world.workers[w]
     worker.piece_ns = nominal_ns
-    worker.due_ns = now_ns + _compute_ns(world, w, nominal_ns, now_ns)
+    core = _free_core(world, w)
+    if core < 0:
+        worker.due_ns = now_ns + _compute_ns(world, w, nominal_ns, now_ns)
+        return
+    begin_ns = max(now_ns, world.computing_ns[core])
+    time_ns = _compute_ns(world, w, nominal_ns, begin_ns)
+    world.computing_ns[core] = begin_ns + time_ns * worker.processor_num // MILLION
+    worker.due_ns = begin_ns + time_ns
+
+
+@compiled_inner
+def _free_core(world: World, w: int) -> int:
+    """The core that is free first; -1 for a worker that shares none."""
+    if world.workers[w].processor_num == 0:
+        return -1
+    core = -1
+    for other in range(world.computing_ns.shape[0]):
+        if core < 0 or world.computing_ns[other] < world.computing_ns[core]:
+            core = other
+    return core
 
 
 @compiled_apart
