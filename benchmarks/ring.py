@@ -5,7 +5,8 @@
 
 Setting and processes are those of `benchmarks.sharing`: four servers are namespaces, a step is a sleep of 0.3 s and the
 gradients of an MLP (12.6 MB). `tensors` are processes without a model, `ddp` those with DistributedDataParallel. The
-simulator is given links, sizes and computing time, and nothing else: no window, no timer.
+simulator is given links, sizes, computing time and the limits of Linux's retransmission timer; no window. (Its own
+limits are for links a thousand times as fast: on these its timer goes off while packets wait in a queue.)
 """
 
 import argparse
@@ -52,7 +53,9 @@ def scenario_of(setting: Setting) -> Scenario:
                 "delay": "20 us",
                 "queue": QUEUE_BYTES,
                 "elements": elements,
+                "ecn": "100 MB",
             },
+            "transport": {"rto_min": "200 ms", "rto_start": "1 s", "rto_max": "120 s"},
             "job": [{**job, "name": f"job{number}"} for number in range(setting.jobs)],
         }
     )
