@@ -229,7 +229,7 @@ class ScenarioJob(Section):
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Each worker's computation takes up to this share longer, drawn anew each iteration."""
     processor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How much of the computation takes a core of `[hosts] cores`, where there are some; 0: it has a device of its own."""
+    """How much of the computation takes a core of `[hosts] cores`; 0: it has a device of its own."""
     overlap: Literal["layers", "ddp"] = "layers"
     """The next forward pass of a layer waits for its own result, or, as DistributedDataParallel has it, for all."""
     straggler: StragglerMode = "off"
