@@ -78,11 +78,51 @@ def test_a_window_at_its_least_is_a_cause() -> None:
     assert watched.look(results=5, resent=60, times=4)[-1] == WINDOWS
 
 
-def test_after_a_rest_the_watch_begins_anew() -> None:
+def test_on_another_way_the_watch_begins_anew() -> None:
     watched = Watched()
     watched.look(results=2, resent=50, times=3)
-    watch.rest(watched.progress, watched.results, watched.now_ns)
+    watch.restart(watched.progress)
     assert watched.look(results=2, resent=50, times=4) == [GOOD] * 4
+
+
+def _step(watched: Watched, looks: int, rest_ns: int, **signs: int) -> list[int]:
+    """Work that takes so many looks and half of one, with these signs each time; then nothing is under way."""
+    said = [int(watch.look(watched.progress, watched.sender, watched.results, watched.now_ns))]
+    said += watched.look(times=looks, **signs)
+    watched.now_ns += LOOK_EVERY_NS // 2
+    watched.results += signs.get("results", 0)
+    watch.rest(watched.progress, watched.sender, watched.results, watched.now_ns)
+    watched.now_ns += rest_ns
+    return said
+
+
+def test_a_starved_job_that_ends_a_step_now_and_then_is_at_a_standstill() -> None:
+    watched = Watched()
+    watch.rest(watched.progress, watched.sender, watched.results, watched.now_ns)
+    said: list[int] = []
+    for _ in range(6):
+        said += _step(watched, 1, 10**10, results=3, queries=20)
+    assert [cause for cause in said if cause != GOOD] == [LOSS]
+    lasted_ns = watch.slow_ns(watched.progress, int(watched.progress.rested_ns))
+    assert lasted_ns < 6 * 2 * LOOK_EVERY_NS, "rests do not count"
+    assert lasted_ns >= 6 * LOOK_EVERY_NS
+
+
+def test_one_good_step_ends_a_standstill() -> None:
+    watched = Watched()
+    for _ in range(6):
+        _step(watched, 1, 0, results=3, queries=20)
+    _step(watched, 0, 0, results=900)
+    assert watched.progress.slow_since_ns == 0
+    assert watch.slow_ns(watched.progress, watched.now_ns) == 0
+
+
+def test_steps_that_all_wait_for_a_late_worker_are_none() -> None:
+    watched = Watched()
+    said: list[int] = []
+    for _ in range(40):
+        said += _step(watched, 3, 10**9, queries=2, confirms=2)
+    assert set(said) == {GOOD}
 
 
 def test_short_spells_of_work_show_what_the_path_can_do() -> None:
@@ -92,7 +132,7 @@ def test_short_spells_of_work_show_what_the_path_can_do() -> None:
     for _ in range(3):
         watched.results += 400
         watched.now_ns += LOOK_EVERY_NS // 10
-        watch.rest(watched.progress, watched.results, watched.now_ns)
+        watch.rest(watched.progress, watched.sender, watched.results, watched.now_ns)
         watch.look(watched.progress, watched.sender, watched.results, watched.now_ns)
     assert watched.progress.best == pytest.approx(400 * 40)
 

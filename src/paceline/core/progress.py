@@ -1,7 +1,8 @@
 """Is a sender getting on? Far less than it could of late, for more than a second, and packets wasted.
 
     look     call it now and then while something is under way; a cause, once for each standstill
-    rest     nothing is under way any more
+    rest     nothing is under way any more; a standstill may go on with what comes next
+    restart  on another way nothing is slow yet
 
 A worker that is late also stops the others, but wastes nothing: they ask, are told that they are counted, and wait. A
 standstill wastes packets: more are lost, sent again, or asked about in vain than come to something. What it is put
@@ -42,7 +43,8 @@ _SAMPLE_NS = 5_000_000
 PROGRESS = np.dtype(
     [
         ("since_ns", "i8"),  # when this interval began; 0 where nothing is under way
-        ("slow_since_ns", "i8"),  # when a row of slow intervals began; 0 after a good one
+        ("slow_since_ns", "i8"),  # when a row of slow intervals began, rests left out; 0 after a good one
+        ("rested_ns", "i8"),  # since when nothing is under way
         ("best", "f8"),  # results a second in the best interval of late
         ("cause", "i8"),  # of the present standstill, once it was told
         ("results_then", "i8"),  # results when the interval began
@@ -80,12 +82,32 @@ def _end(progress: Any) -> None:
 
 
 @compiled
-def rest(progress: Any, results: int, now_ns: int) -> None:
-    """Nothing is under way. What was done since the last look shows what the path can do."""
+def rest(progress: Any, sender: Any, results: int, now_ns: int) -> None:
+    """Nothing is under way. What was done since the last look shows what the path can do.
+
+    A job that is starved ends a step now and then all the same: only a step that ends well ends a standstill.
+    """
+    if progress.since_ns == 0:
+        return
     done = results - progress.results_then
     took_ns = now_ns - progress.since_ns
-    if progress.since_ns != 0 and done >= _SAMPLE_RESULTS and took_ns >= _SAMPLE_NS:
-        progress.best = max(done * 1e9 / took_ns, progress.best)
+    if took_ns >= _SAMPLE_NS:
+        rate = done * 1e9 / took_ns
+        if done >= _SAMPLE_RESULTS:
+            progress.best = max(rate, progress.best)
+        if rate >= FAR_LESS * progress.best:
+            _end(progress)
+        else:
+            if progress.slow_since_ns == 0:
+                progress.slow_since_ns = progress.since_ns
+            _count(progress, sender, results)
+    progress.since_ns = 0
+    progress.rested_ns = now_ns
+
+
+@compiled
+def restart(progress: Any) -> None:
+    """On another way nothing is slow yet."""
     progress.since_ns = 0
     _end(progress)
 
@@ -94,6 +116,8 @@ def rest(progress: Any, results: int, now_ns: int) -> None:
 def look(progress: Any, sender: Any, results: int, now_ns: int) -> int:
     """A cause, if a standstill has lasted long enough and was not told yet. `results`: all that the sender ever got."""
     if progress.since_ns == 0:
+        if progress.slow_since_ns != 0:
+            progress.slow_since_ns += now_ns - progress.rested_ns
         _begin(progress, sender, results, now_ns)
         return GOOD
     took_ns = now_ns - progress.since_ns

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from paceline.core import wire
 from paceline.core.invariants import check_ended, check_senders
 from paceline.core.sender import program as sending
+from paceline.core.sender.flights import forget_backoff
 from paceline.core.sender.program import DUPLICATE, NEVER_NS, NEW, UNKNOWN
 from tests.core.headers import header
 
@@ -533,6 +534,30 @@ def test_questions_back_off_and_from_the_second_on_take_along_what_waits() -> No
     due = int(sender.state.timer_ns)
     assert 3 * RTO_NS <= due <= 4 * RTO_NS
     assert ask(sender, due) == [(0, wire.FLUSH)]
+
+
+def test_after_a_silence_nobody_waits_for_the_end_of_a_back_off() -> None:
+    sender = asking()
+    sender.send()
+    now_ns = RTO_NS
+    for _ in range(4):
+        assert ask(sender, now_ns)
+        now_ns = int(sender.state.timer_ns)
+    asked_ns = int(sender.all.flights[0, 0].sent_ns)
+    again_ns = asked_ns + 3 * RTO_NS
+    assert again_ns < now_ns, "the timer was doubled beyond that"
+    forget_backoff(sender.all, 0, again_ns)
+    assert sender.state.timer_ns == again_ns
+    assert ask(sender, again_ns) == [(0, wire.FLUSH)]
+    check_senders(sender.all)
+
+
+def test_a_way_that_was_never_silent_changes_nothing() -> None:
+    sender = asking()
+    sender.send()
+    forget_backoff(sender.all, 0, RTO_NS - 1)
+    assert ask(sender, RTO_NS - 1) == []
+    assert ask(sender, RTO_NS) == [(0, 0)]
 
 
 def test_an_answer_that_it_is_counted_gives_patience_and_a_round_trip_and_sends_nothing() -> None:

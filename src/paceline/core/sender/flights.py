@@ -203,3 +203,18 @@ def ask_when_due(sender: Any, flight: Any, now_ns: int) -> None:
             sender.failed = 1
         start_asking(sender, flight)
     sender.timer_ns = min(sender.timer_ns, due_ns(sender, flight))
+
+
+@compiled
+def forget_backoff(senders: Senders, i: int, now_ns: int) -> None:
+    """The way is there again after a silence: what was asked for in vain is due as after the first time-out."""
+    sender = senders.state[i]
+    first = 0 if sender.pool != 0 else sender.oldest
+    last = sender.span if sender.pool != 0 else sender.next
+    for position in range(first, last):
+        flight = senders.flights[i, position % sender.span]
+        if flight.state == SENT:
+            flight.backoff = min(flight.backoff, 1)
+        elif flight.state == CREDITED:
+            flight.backoff = min(flight.backoff, CREDIT_BACKOFF)
+    sender.timer_ns = min(sender.timer_ns, now_ns)

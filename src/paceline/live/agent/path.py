@@ -21,8 +21,9 @@ from typing import Any
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.custodian import program as custody
-from paceline.core.progress import GOOD, LOOK_EVERY_NS, look, rest, slow_ns
+from paceline.core.progress import GOOD, LOOK_EVERY_NS, look, rest, restart, slow_ns
 from paceline.core.sender import program as sending
+from paceline.core.sender.flights import forget_backoff
 from paceline.core.sender.program import NEVER_NS
 from paceline.core.wire import LEAVES, PULL
 from paceline.live.agent.receive import pull
@@ -58,6 +59,7 @@ from paceline.live.agent.state import (
 from paceline.live.agent.tensors import fail, note
 
 _ASKS_BEFORE_DEATH = 3
+_ASKS_IN_VAIN = 2
 _PINGS_A_SILENCE = 8
 _PING_SLOW_NS = 125_000_000
 _SEEK_NS = 1_000_000_000
@@ -105,7 +107,7 @@ def change_path(loop: Loop, path: int, reason: int, now_ns: int, worker: int = -
     control.path_since_ns = now_ns
     control.waiting_since_ns = now_ns
     control.pings = 0
-    rest(loop.progress[0], loop.counters[RESULTS], now_ns)
+    restart(loop.progress[0])
     loop.counters[PATH_CHANGES] += 1
     loop.custodians.state[0].reminders = 1 if path == BY_SWITCH and control.reminds != 0 else 0
     if path == BY_CUSTODIANS:
@@ -154,6 +156,9 @@ def watch_switch(loop: Loop, now_ns: int) -> int:
     since_ns = max(proved_ns, control.waiting_since_ns)
     slow = loop.progress[0].slow_since_ns != 0
     if now_ns < since_ns + every_ns:
+        if control.pings >= _ASKS_IN_VAIN:
+            # It was away for less than it takes to leave it: nobody waits for the end of a back-off.
+            forget_backoff(loop.senders, 0, now_ns)
         control.pings = 0
         if not slow:
             return int(since_ns + every_ns)
@@ -264,7 +269,7 @@ def watch_progress(loop: Loop, now_ns: int) -> int:
     progress = loop.progress[0]
     sender = loop.senders.state[0]
     if sender.unfinished == 0 or control.failed != NO_FAILURE:
-        rest(progress, loop.counters[RESULTS], now_ns)
+        rest(progress, sender, loop.counters[RESULTS], now_ns)
         return int(NEVER_NS)
     cause = look(progress, sender, loop.counters[RESULTS], now_ns)
     if cause != GOOD:
