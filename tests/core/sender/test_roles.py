@@ -89,6 +89,19 @@ def test_an_acknowledgement_gives_credit_and_keeps_the_chunk() -> None:
     assert sender.state.credited == 1
 
 
+def test_the_result_of_a_credited_chunk_is_no_sign_of_a_loss() -> None:
+    """Credit sets a longer timer; only one that ran out since tells of a copy that was lost."""
+    sender = leader(window=2.0, inquires=1, in_order=1)
+    sender.send()
+    for chunk in (0, 1):
+        ack(sender, chunk)
+    assert sender.result(0) == NEW
+    assert sender.state.losses == 0
+    sending.handle_timeout(sender.all, 0, 100 * RTO_NS)
+    assert sender.result(1) == NEW
+    assert sender.state.losses == 1
+
+
 def test_the_budget_bounds_how_far_a_leader_runs_ahead() -> None:
     sender = leader(window=2.0, budget=5, congestion=0)
     sent = sender.send()

@@ -42,6 +42,7 @@ from paceline.core.sender.congestion import (
     window_of,
 )
 from paceline.core.sender.flights import (
+    CREDIT_BACKOFF,
     ask_when_due,
     due_ns,
     find_lost,
@@ -400,7 +401,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
 @compiled
 def _was_lost(flight: Any, packet: Any) -> bool:
     """Did a result come only for the asking, so that the copy for this worker had been lost?"""
-    asked = flight.backoff > 0 and flight.counted == 0 and flight.resends == 0
+    before = CREDIT_BACKOFF if flight.state == CREDITED else 0
+    asked = flight.backoff > before and flight.counted == 0 and flight.resends == 0
     return bool(asked and packet.flag & COLLISION == 0)
 
 
