@@ -201,26 +201,26 @@ def test_micro_batches_change_as_listed() -> None:
     draw = random.Random(5)
     changes: set[Change] = set()
     for _ in range(200):
-        book = ledger.new_ledger(0, 3, 50)
+        book = ledger.Ledger(0, 3, lease_ns=50)
         for now_ns in range(0, 300, 10):
-            before = book.batches.state.copy()
+            before = [batch.state for batch in book.batches]
             worker, m = draw.randrange(3), draw.randrange(3)
-            number = int(ledger.claim_number(book, m, worker))
+            number = book.claim_number(m, worker)
             act = draw.choice(("claim", "claim", "finish", "commit", "leave", "freeze"))
-            if act == "claim" and (before == ledger.CLAIMED).any():
-                # What runs out at a claim is claimed again by it: let it run out by a death instead.
-                book.batches.lease_ns[:] = book.batches.second_lease_ns[:] = now_ns + 50
             if act == "claim":
-                ledger.claim(book, worker, now_ns)
+                # What runs out at a claim is claimed again by it: let it run out by a death instead.
+                for batch in book.batches:
+                    batch.lease_ns = batch.second_lease_ns = now_ns + 50
+                book.claim(worker, now_ns)
             elif act == "leave":
-                ledger.leave(book, worker)
+                book.leave(worker)
             elif act == "freeze":
-                ledger.freeze(book)
+                book.freeze()
             else:
-                getattr(ledger, act)(book, m, number)
-            for old, new in zip(before, book.batches.state, strict=True):
-                if old != new:
-                    changes.add((ledger.BATCH_STATES[old], ledger.BATCH_STATES[new]))
+                getattr(book, act)(m, number)
+            for old, batch in zip(before, book.batches, strict=True):
+                if old != batch.state:
+                    changes.add((ledger.BATCH_STATES[old], ledger.BATCH_STATES[batch.state]))
     assert changes == _listed(protocol.BATCH_CHANGES)
 
 

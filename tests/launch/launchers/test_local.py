@@ -93,7 +93,11 @@ def test_progress_is_kept_from_lines_and_from_the_file(tmp_path: Path) -> None:
 
 
 def test_a_failing_rank_takes_its_gang_along_and_retries_are_counted(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, SERVERS).job("a", 2, 'test "$RANK" = 0 || exit 3; sleep 300', retries=1)
+    started = f"{tmp_path}/started-$PACELINE_ATTEMPT"
+    fail = f'while test ! -e "{started}"; do sleep 0.05; done; exit 3'
+    scene = Scene(tmp_path, SERVERS).job(
+        "a", 2, f'if test "$RANK" = 0; then touch "{started}"; sleep 300; else {fail}; fi', retries=1
+    )
     scene.create(grace_s=1.0)
     began = time.monotonic()
     assert launch.go_on(scene.run_dir, Quiet()) == 1
