@@ -148,9 +148,19 @@ class Workers:
 
     # --- working --------------------------------------------------------------------------------------------
 
-    def run(self, chunks: int, timeout_s: float = TIMEOUT_S, until: Callable[[], bool] | None = None) -> None:
-        """Reduce chunks 0..chunks-1; returns when every worker has every result, or `until` is true."""
-        for i in range(len(self.racks)):
+    def run(
+        self,
+        chunks: int,
+        timeout_s: float = TIMEOUT_S,
+        until: Callable[[], bool] | None = None,
+        only: int | None = None,
+    ) -> None:
+        """Reduce chunks 0..chunks-1; returns when every worker has every result, or `until` is true.
+
+        `only`: this worker sends, the others do not.
+        """
+        senders = range(len(self.racks)) if only is None else [only]
+        for i in senders:
             sender.release(self.senders, i, chunks)
         deadline = time.monotonic() + timeout_s
         by_fd = {made.fd: i for i, made in enumerate(self.sockets)}
@@ -160,7 +170,7 @@ class Workers:
         while any(len(results) < chunks for results in self.results) and not (until and until()):
             assert time.monotonic() < deadline, [len(results) for results in self.results]
             assert not self.senders.state.failed.any()
-            for i in range(len(self.racks)):
+            for i in senders:
                 self._pump(i)
             for fd, _ in poller.poll(5):
                 self._receive(by_fd[fd])

@@ -16,7 +16,7 @@ CHUNK_NS = 50_000
 
 @compiled
 def note(members: Any, arrivals: Any, worker: int, chunk: int, time_ns: int) -> None:
-    note_arrival(members[worker], arrivals[chunk % ARRIVALS], chunk, time_ns)
+    note_arrival(members[worker], arrivals[chunk % ARRIVALS], worker, chunk, time_ns)
 
 
 class Seen:
@@ -92,3 +92,20 @@ def test_a_long_halt_is_forgotten() -> None:
         seen.iteration(200, late_ns=20 * MS, computing_ns=100 * MS)
     assert seen.counted(1)[0] - before[0] == 10
     assert seen.lag_ms(1, before) == pytest.approx(20.0, rel=0.2)
+
+
+def test_what_a_worker_sends_again_says_nothing_of_how_late_it_is() -> None:
+    seen = Seen()
+    for worker, time_ms in ((0, 0), (0, 50), (1, 100), (0, 150), (1, 150)):
+        note(seen.members, seen.arrivals, worker, 7, MS * (1 + time_ms))
+    assert [int(member.arrivals) for member in seen.members] == [1, 1]
+    assert [int(member.lag_ns) for member in seen.members] == [0, 100 * MS]
+
+
+def test_a_chunk_of_long_ago_does_not_touch_the_one_in_its_place() -> None:
+    seen = Seen()
+    note(seen.members, seen.arrivals, 0, 7 + ARRIVALS, MS)
+    note(seen.members, seen.arrivals, 1, 7, 2 * MS)
+    note(seen.members, seen.arrivals, 1, 7 + ARRIVALS, 3 * MS)
+    assert int(seen.members[1].arrivals) == 1
+    assert int(seen.members[1].lag_ns) == 2 * MS

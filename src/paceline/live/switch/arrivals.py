@@ -4,11 +4,15 @@ The others send no more than a window ahead of a straggler. Of a large gradient 
 and the rest come in step: the mean over chunks says little of the wait, the largest lag between two pauses says it all.
 A *round* is what a worker sends between two pauses of its own; in training, an iteration. A pause is a gap of at
 least `PAUSE_MIN_NS`, and of more than half of the longest of late: buckets are shorter apart than iterations. [ours]
+
+What counts is the first that a worker brings to a chunk, whatever its flags: where memory is short, a straggler's first
+contributions are those that go straight to the custodian. What it sends again says nothing of how late it is.
 """
 
 from typing import Any
 
 from paceline.compile.decorators import compiled_inner
+from paceline.core.bits import NO_BITS, bit
 
 PAUSE_MIN_NS = 1_000_000
 """A shorter gap is none: packets come in trains."""
@@ -21,9 +25,28 @@ ROUND_PAUSES_MAX = 16
 
 
 @compiled_inner
-def note_arrival(member: Any, arrival: Any, chunk: int, time_ns: int) -> None:
+def note_arrival(member: Any, arrival: Any, worker: int, chunk: int, time_ns: int) -> None:
     """A worker's contribution to a chunk has come; `arrival`: the entry for chunks like this one."""
-    member.packets += 1
+    if chunk < arrival.chunk:
+        return
+    if chunk > arrival.chunk:
+        arrival.chunk = chunk
+        arrival.first_ns = time_ns
+        arrival.seen = NO_BITS
+    own = bit(worker)
+    if arrival.seen & own != NO_BITS:
+        return
+    arrival.seen |= own
+    _note_round(member, time_ns)
+    member.arrivals += 1
+    lag_ns = time_ns - arrival.first_ns
+    member.lag_ns += lag_ns
+    member.peak_ns = max(member.peak_ns, lag_ns)
+
+
+@compiled_inner
+def _note_round(member: Any, time_ns: int) -> None:
+    """A pause before this contribution ends the worker's round."""
     if member.heard_ns == 0:
         member.heard_ns = member.paused_ns = time_ns
         member.pause_ns = PAUSE_FIRST_NS
@@ -38,13 +61,3 @@ def note_arrival(member: Any, arrival: Any, chunk: int, time_ns: int) -> None:
     elif time_ns - member.paused_ns > ROUND_PAUSES_MAX * member.pause_ns:
         member.pause_ns >>= 1
         member.paused_ns = time_ns
-    if arrival.chunk != chunk:
-        if chunk > arrival.chunk:
-            arrival.chunk = chunk
-            arrival.first_ns = time_ns
-            member.arrivals += 1
-        return
-    lag_ns = time_ns - arrival.first_ns
-    member.lag_ns += lag_ns
-    member.arrivals += 1
-    member.peak_ns = max(member.peak_ns, lag_ns)

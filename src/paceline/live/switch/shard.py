@@ -26,7 +26,6 @@ from paceline.core.priority import service_of
 from paceline.core.switch.program import CONSUMED, DOWN, DOWN_ONE, DROPPED, TO_CUSTODIAN, UP, handle_packet
 from paceline.core.wire import (
     FLAGS_OF_HOSTS,
-    FLUSH,
     FROM_SWITCH,
     GRADIENT,
     HEADER_BYTES,
@@ -140,9 +139,9 @@ def _serve(shard: Shard, i: int, time_ns: int) -> None:
     entry.bytes_in += length
     if packet.kind == GRADIENT:
         entry.highest = max(entry.highest, packet.chunk)
-        if packet.flag & FLUSH == 0 and packet.level == 1:
-            member = shard.members[job, packet.worker]
-            note_arrival(member, shard.arrivals[job, packet.chunk % ARRIVALS], packet.chunk, time_ns)
+        if packet.level == 1:
+            arrival = shard.arrivals[job, packet.chunk % ARRIVALS]
+            note_arrival(shard.members[job, packet.worker], arrival, packet.worker, packet.chunk, time_ns)
     memcpy(cells.values, cells.inbox + start + HEADER_BYTES, length - HEADER_BYTES)
     verdict = handle_packet(shard.switch, 0, packet, shard.values, 0, time_ns)
     if verdict != CONSUMED and verdict != DROPPED:

@@ -98,7 +98,6 @@ MEMBER = np.dtype(
         ("address", "u8"),  # the worker's address; 0: not bound yet
         ("lag_ns", "i8"),  # sum of how much later than the first contribution its own came
         ("arrivals", "i8"),  # contributions that this sum is over
-        ("packets", "i8"),  # gradients of it
         ("heard_ns", "i8"),  # when the last of them came
         ("peak_ns", "i8"),  # largest lag of this round (`arrivals`)
         ("peaks_ns", "i8"),  # sum of those of the rounds before
@@ -114,6 +113,7 @@ ARRIVAL = np.dtype(
     [
         ("chunk", "i8"),  # the chunk; -1: none yet
         ("first_ns", "i8"),  # when its first contribution came
+        ("seen", "u8"),  # mask of the workers whose contribution came
     ]
 )
 
