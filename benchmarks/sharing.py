@@ -20,7 +20,7 @@ What is printed, for each row:
     x Gloo     steps a second over Gloo's, mean over jobs; and for the slowest job of any run, over Gloo's mean
     Jain       fairness of the jobs' rates             line      share of the links' rate that carried gradients
     fallback   share of contributions that found no aggregator
-    cores      how many of this machine's cores were busy
+    cores      how many cores the processes of the row kept busy
     runs       ours / Gloo's
     simulated  s/step of the packet simulator for the same jobs, links and memory, and its error
 """

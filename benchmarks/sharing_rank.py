@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,12 @@ def run_agents(spec: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = [{} for _ in range(spec["jobs"])]
 
     def job(number: int) -> None:
-        results[number] = _agent_job(spec, folder, number)
+        try:
+            results[number] = _agent_job(spec, folder, number)
+        except BaseException:
+            # The other jobs' threads would wait for this one.
+            traceback.print_exc()
+            os._exit(1)
 
     threads = [threading.Thread(target=job, args=(number,)) for number in range(spec["jobs"])]
     for thread in threads:
@@ -120,7 +126,8 @@ def _agent_job(spec: dict[str, Any], folder: Path, number: int) -> dict[str, Any
     ticket = folder / f"job{number}"
     if worker == 0:
         racks = len(set(spec["racks"]))
-        put(ticket, control.admit(f"job{number}", workers, racks=racks).to_json())
+        admitted = control.admit(f"job{number}", workers, racks=racks, slots_max=spec.get("slots_max"))
+        put(ticket, admitted.to_json())
     admission = Admission.from_json(wait_for(ticket, f"the admission of job {number}"))
     if spec["rack"]:
         admission = control.readmit(admission, rack=spec["rack"])

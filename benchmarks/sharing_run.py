@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import secrets
 import sys
 import time
@@ -12,10 +13,14 @@ from typing import Any
 
 from benchmarks.sharing_rank import BUCKETS
 from paceline.bench.processes import ChildError, Children
+from paceline.core.switch.memory import AGGREGATOR
 from paceline.emulation import namespaces
+from paceline.live.net.sockets import elements_for
 from paceline.live.switch_client import ControlError, ControlPlane
+from paceline.units import parse_size_bytes
 
 HOSTS = 4
+MTU = 1500
 _PORT = 7077
 _START_S = 400.0
 _CLOCK_HZ = os.sysconf("SC_CLK_TCK")
@@ -50,6 +55,16 @@ class Setting:
     @property
     def gradient_bytes(self) -> int:
         return sum(BUCKETS)
+
+    @property
+    def slots(self) -> int:
+        """Aggregators of the switch, or of each switch."""
+        return parse_size_bytes(self.memory) // (4 * elements_for(MTU) + AGGREGATOR.itemsize)
+
+    @property
+    def pool(self) -> int | None:
+        """SwitchML: places of a job, an equal part for each; nothing under other policies."""
+        return self.slots // 2 // self.jobs if self.policy == "switchml" else None
 
     def like_gloo(self) -> "Setting":
         """The same jobs over Gloo, which has no switch; its processes have a model where ours have one."""
@@ -103,6 +118,7 @@ def _run(setting: Setting, star: namespaces.Star, children: Children, folder: Pa
         "jobs": setting.jobs,
         "kind": setting.kind,
         "backend": setting.backend,
+        "slots_max": setting.pool,
     }
     for worker in range(HOSTS):
         for job in range(1 if setting.kind == "agents" else setting.jobs):
@@ -115,14 +131,14 @@ def _run(setting: Setting, star: namespaces.Star, children: Children, folder: Pa
             children.start(name, namespaces.inside(star.workers[worker], command), environment)
     _await(children, folder, [f"ready{j}-{w}" for j in range(setting.jobs) for w in range(HOSTS)], _START_S)
     (folder / "go").touch()
-    began, busy = time.monotonic(), _busy_s()
+    began, busy_s = time.monotonic(), _busy_s(children)
     _await(
         children,
         folder,
         [f"done{j}-{w}" for j in range(setting.jobs) for w in range(HOSTS)],
         setting.timeout_s,
     )
-    cores = (_busy_s() - busy) / (time.monotonic() - began)
+    cores = (_busy_s(children) - busy_s) / (time.monotonic() - began)
     _await(children, folder, [f"result-{name}" for name in names], 60.0)
     results = [result for name in names for result in json.loads((folder / f"result-{name}").read_text())]
     return _measured(setting, results, cores)
@@ -211,11 +227,17 @@ def _await(children: Children, folder: Path, names: list[str], timeout_s: float)
         time.sleep(0.05)
 
 
-def _busy_s() -> float:
-    """Seconds that this machine's cores have worked since it started."""
-    first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
-    user, nice, system, _, _, interrupt, soft, *_ = (int(x) for x in first.split()[1:])
-    return (user + nice + system + interrupt + soft) / _CLOCK_HZ
+def _busy_s(children: Children) -> float:
+    """Seconds that processors have worked for the children: for those that have ended, and those that run."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy_s = ended.ru_utime + ended.ru_stime
+    for child in children.children.values():
+        with contextlib.suppress(OSError):
+            after_name = (
+                Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+            )
+            busy_s += (int(after_name[11]) + int(after_name[12])) / _CLOCK_HZ
+    return busy_s
 
 
 def small(**changes: Any) -> Setting:

@@ -6,11 +6,11 @@ ten, several ms in one of a hundred), and cost what agent and switch need for a 
 
 import functools
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.sharing_run import MTU, Setting
 from paceline.core.priority import MIDDLE
 from paceline.core.sender.congestion import QUEUE_NS
-from paceline.core.switch.memory import AGGREGATOR
 from paceline.core.wire import HEADER_BYTES
 from paceline.emulation.namespaces import BURST_BYTES, QUEUE_BYTES
 from paceline.live.agent import setup
@@ -18,19 +18,13 @@ from paceline.live.agent.config import AgentConfig
 from paceline.live.net.sockets import elements_for
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
-from paceline.units import parse_size_bytes
 
-if TYPE_CHECKING:
-    from benchmarks.sharing_run import Setting
-
-_MTU = 1500
 _SEEDS = (1, 2, 3)
 
 
-def scenario_of(setting: "Setting") -> Scenario:
+def scenario_of(setting: Setting) -> Scenario:
     """The row as a scenario."""
-    elements = elements_for(_MTU)
-    slots = parse_size_bytes(setting.memory) // (4 * elements + AGGREGATOR.itemsize)
+    elements = elements_for(MTU)
     window = AgentConfig.window_bytes // (4 * elements + HEADER_BYTES)
     job: dict[str, Any] = {
         "workers": 4,
@@ -67,7 +61,7 @@ def scenario_of(setting: "Setting") -> Scenario:
             "train": "64 kB",
             "cores": 2,
         },
-        "switch": {"slots": slots, "stale": "100 ms"},
+        "switch": {"slots": setting.slots, "stale": "100 ms"},
         "transport": {
             "queue_target": f"{QUEUE_NS} ns",
             "window": window,
@@ -99,7 +93,7 @@ def one_priority(remaining_s: float, comm_over_comp: float, layer: int, layers: 
 
 
 @functools.cache
-def simulated_step_s(setting: "Setting") -> float | None:
+def simulated_step_s(setting: Setting) -> float | None:
     """Seconds a step, mean over jobs and seeds; nothing for what the simulator does not have."""
     if setting.backend != "paceline":
         return None
