@@ -54,7 +54,7 @@ def test_where_nothing_is_known_it_still_says_that_it_is_at_work(quick: None) ->
     stream = io.StringIO()
     with ProgressDisplay(stream) as progress:
         progress.add("points", 100)
-        assert _wait_for(stream, "at work")
+        assert _wait_for(stream, "at work on points for ")
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from plotly.subplots import make_subplots
-
-from paceline.report.page import COLOURS
-from paceline.sim.scenario import load_scenario
+from paceline.report.chart import Chart
+from paceline.report.draw import svg
 from paceline.sim.run import simulate
+from paceline.sim.scenario import load_scenario
 
 HERE = Path(__file__).parent
 WINDOWS = (8, 16, 24, 32, 48, 64)
-SIZE = (1000, 620)
+SIZE = (1000, 640)
 
 
 def best(policy):
@@ -30,42 +29,24 @@ def best(policy):
 
 def main():
     runs = {policy: best(policy) for policy in ("esa", "switchml", "atp")}
-    titles = [
-        f"<b>{policy}</b>: jobs end after {1e3 * run.avg_jct_s:.2f} ms on average (window {window})"
-        for policy, (run, window) in runs.items()
-    ]
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.09)
-    for row, (run, _) in enumerate(runs.values(), 1):
+    longest_ms = 1e3 * max(run.occupancy.time_s[-1] for run, _ in runs.values())
+    drawn = []
+    for policy, (run, window) in runs.items():
+        chart = Chart(
+            f"{policy}: jobs end after {1e3 * run.avg_jct_s:.2f} ms on average (window {window})",
+            "milliseconds" if policy == "atp" else "",
+            "aggregators held",
+            height=195 if policy == "switchml" else 215,
+            x_range=(0.0, longest_ms),
+            y_range=(0.0, 128.0),
+            legend=policy == "esa",
+        )
         for j, job in enumerate(run.jobs):
-            figure.add_scatter(
-                x=[1e3 * t for t in run.occupancy.time_s],
-                y=run.occupancy.slots_by_job[j],
-                name=job.name,
-                stackgroup=str(row),
-                line={"width": 0, "shape": "hv", "color": COLOURS[j]},
-                fillcolor=COLOURS[j],
-                showlegend=row == 1,
-                row=row,
-                col=1,
-            )
-        figure.update_yaxes(range=[0, 128], tickvals=[0, 64, 128], gridcolor="#e5e7eb", row=row, col=1)
-    figure.update_yaxes(title="aggregators held", row=2, col=1)
-    figure.update_xaxes(gridcolor="#e5e7eb")
-    figure.update_xaxes(title="milliseconds", row=3, col=1)
-    figure.update_layout(
-        width=SIZE[0],
-        height=SIZE[1],
-        margin={"l": 70, "r": 20, "t": 80, "b": 50},
-        title={"text": "Four jobs share one switch with 128 aggregators: memory held over time", "x": 0.02},
-        legend={"orientation": "h", "y": -0.09, "x": 1, "xanchor": "right", "traceorder": "normal"},
-        font={"family": "sans-serif", "size": 14},
-        plot_bgcolor="white",
-    )
+            chart.area(job.name, [1e3 * t for t in run.occupancy.time_s], run.occupancy.slots_by_job[j])
+        drawn.append(svg(chart, policy))
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
-        page.write_text(
-            f"<body style='margin:0'>{figure.to_html(full_html=False, config={'staticPlot': True})}"
-        )
+        page.write_text(f"<meta charset=utf-8><body style='margin:8px 12px;background:#fff'>{''.join(drawn)}")
         flags = [
             "--headless",
             "--no-sandbox",

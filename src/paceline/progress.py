@@ -103,9 +103,17 @@ class ProgressDisplay:
         while True:
             now = time.monotonic()
             told = "; ".join(part.told(now) for part in self._parts if 0 < part.done < part.total)
-            print(f"paceline: {told or 'at work'}", file=self._stream, flush=True)
+            print(f"paceline: {told or self._begun(now)}", file=self._stream, flush=True)
             if self._over.wait(EVERY_S):
                 return
+
+    def _begun(self, now: float) -> str:
+        """For as long as no share is known: what is open, and since when."""
+        parts = [part for part in self._parts if part.done < part.total or not part.total]
+        if not parts:
+            return "at work"
+        since_s = now - min(part.since for part in parts)
+        return f"at work on {', '.join(part.label for part in parts)} for {in_words(since_s)}"
 
     def _is_long(self) -> bool:
         now = time.monotonic()

@@ -29,9 +29,9 @@ def test_gantt_of_many_jobs_has_a_line_a_server() -> None:
 def test_figure_draws_every_job() -> None:
     schedule = planning.plan(paper_problem(0), by_name("ls"))
     figure = gantt.schedule_figure(schedule)
-    drawn = {name for trace in figure.data for name in trace.text}
-    assert drawn == {job.name for job in schedule.problem.jobs}
-    area = sum(x * w for trace in figure.data for x, w in zip(trace.x, trace.width, strict=True)) / 0.94
+    spans = [span for series in figure.series for span in series.spans]
+    assert {span.label for span in spans} == {job.name for job in schedule.problem.jobs}
+    area = sum(span.length * span.rows for span in spans)
     held = schedule.utilisation * schedule.makespan_s * schedule.problem.cluster.gpus_total
     assert area * gantt.axis_unit(schedule.makespan_s)[1] == pytest.approx(held)
 

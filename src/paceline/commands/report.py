@@ -18,12 +18,6 @@ def report(
     perfetto: Annotated[
         Path | None, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev to this file.")
     ] = None,
-    small: Annotated[
-        bool,
-        typer.Option(
-            "--small", help="Leave plotly's script in plotly.min.js beside the page: 5 MB less a page."
-        ),
-    ] = False,
     json_file: JsonFile = "",
 ) -> None:
     """Make one self-contained HTML page of a run: who ran where and why, completion times, switch memory, stragglers.
@@ -34,7 +28,7 @@ def report(
 
       paceline report out/run
 
-      paceline report out/run --small --perfetto trace.json
+      paceline report out/run --perfetto trace.json
 
       paceline report out/baseline out/paceline --html difference.html
     """
@@ -51,9 +45,9 @@ def report(
     read = [read_run(folder) for folder in runs]
     page = out or runs[-1] / ("report.html" if len(runs) == 1 else "comparison.html")
     if len(read) == 2:
-        run_compare.write_page(page, read[0], read[1], small)
+        run_compare.write_page(page, read[0], read[1])
     else:
-        run_page.write_page(page, read[0], small)
+        run_page.write_page(page, read[0])
     if perfetto is not None:
         perfetto_trace.write_trace(perfetto, read[0])
     if json_file:

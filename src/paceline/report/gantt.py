@@ -6,12 +6,10 @@ rectangle on each server it uses. In a schedule colours tell the number of GPUs,
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from paceline.report.page import COLOURS, figure_layout
+from paceline.report.chart import COLOURS, Chart, Span
 from paceline.report.run.read import RunData
 from paceline.schedule.model import Floats
 from paceline.schedule.plan import Schedule
@@ -97,36 +95,22 @@ def _covered(edges: Floats, begin: float, end: float) -> Floats:
     return np.asarray(np.clip(inside, 0.0, None) / (edges[1] - edges[0]))
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A job on neighbouring slots of one server, for a time."""
-
-    start: float
-    length: float
-    slot: int
-    """The first of its slots."""
-    slots: int
-    label: str
-    hover: str
-    hatched: bool = False
-
-
-def schedule_figure(schedule: Schedule) -> Any:
-    """A plotly figure of a schedule, with a row a GPU."""
+def schedule_figure(schedule: Schedule) -> Chart:
+    """A schedule, with a row a GPU."""
     cluster, problem = schedule.problem.cluster, schedule.problem
     unit, scale = axis_unit(schedule.makespan_s)
     sizes = sorted({job.gpus for job in problem.jobs})
-    bars: dict[int, list[_Bar]] = {size: [] for size in sizes}
+    bars: dict[int, list[Span]] = {size: [] for size in sizes}
     for job, placement in zip(problem.jobs, schedule.placements, strict=True):
         for segment in placement.segments:
             where = ", ".join(f"{n} on {s}" for s, n in cluster.by_server(segment.gpus).items())
             text = (
-                f"<b>{placement.job}</b>: {job.gpus} GPUs<br>{where}<br>{segment.start_s / scale:.4g} to"
-                f" {segment.end_s / scale:.4g} {unit}<br>{placement.reason}"
+                f"{placement.job}: {job.gpus} GPUs\n{where}\n{segment.start_s / scale:.4g} to"
+                f" {segment.end_s / scale:.4g} {unit}\n{placement.reason}"
             )
             start, length = segment.start_s / scale, (segment.end_s - segment.start_s) / scale
             bars[job.gpus] += [
-                _Bar(start, length, first, count, placement.job, text)
+                Span(start, length, first, count, placement.job, text)
                 for first, count in slot_runs([server.gpus for server in cluster.servers], segment.gpus)
             ]
     named = [
@@ -138,26 +122,26 @@ def schedule_figure(schedule: Schedule) -> Any:
     height = int(min(2400.0, 160.0 + min(16.0, max(4.2, 520.0 / total)) * total))
     title = f"{schedule.policy}: {len(problem.jobs)} jobs on {total} GPUs, a row a GPU"
     chart = _chart(named, [(server.name, server.gpus) for server in cluster.servers])
-    chart.update_layout(**figure_layout(title, f"time ({unit})", "", height=height))
-    chart.update_layout(margin={"l": 90, "r": 20, "t": 90, "b": 60}, legend={"y": 1.0, "yanchor": "bottom"})
+    chart.title, chart.x, chart.height = title, f"time ({unit})", height
+    chart.x_range = (0.0, 1.01 * schedule.makespan_s / scale)
     return chart
 
 
-def run_figure(run: RunData, until_s: float | None = None) -> Any:
-    """A plotly figure of a run, with a row a slot; attempts that were lost, stopped or failed are hatched."""
+def run_figure(run: RunData, until_s: float | None = None) -> Chart:
+    """A run, with a row a slot; attempts that were lost, stopped or failed are hatched."""
     until_s = until_s or run.end_s
     sizes = [server["slots"] for server in run.servers]
     named = []
     for name, colour in job_colours(run).items():
         bars = [
-            _Bar(
+            Span(
                 each.start_s,
                 max(each.end_s - each.start_s, until_s / 500),
                 first,
                 count,
                 name,
-                f"<b>{name}</b>, attempt {each.number}: {each.outcome or 'running'}<br>{', '.join(each.servers)}"
-                f"<br>{each.start_s:.1f} to {each.end_s:.1f} s<br>{each.reason}",
+                f"{name}, attempt {each.number}: {each.outcome or 'running'}\n{', '.join(each.servers)}"
+                f"\n{each.start_s:.1f} to {each.end_s:.1f} s\n{each.reason}",
                 each.outcome not in ("done", ""),
             )
             for each in run.tries
@@ -168,9 +152,8 @@ def run_figure(run: RunData, until_s: float | None = None) -> Any:
             named.append((name, colour, bars))
     height = int(min(2000.0, 120.0 + min(34.0, max(6.0, 640.0 / max(run.slots, 1))) * run.slots))
     chart = _chart(named, [(server["name"], server["slots"]) for server in run.servers])
-    chart.update_layout(**figure_layout("", "seconds since the run began", "", height=height))
-    chart.update_layout(margin={"l": 90, "r": 20, "t": 34, "b": 50}, showlegend=False)
-    chart.update_xaxes(range=[0, until_s * 1.01])
+    chart.x, chart.height, chart.legend = "seconds since the run began", height, False
+    chart.x_range = (0.0, until_s * 1.01)
     return chart
 
 
@@ -179,42 +162,19 @@ def job_colours(run: RunData) -> dict[str, str]:
     return {job["name"]: COLOURS[i % len(COLOURS)] for i, job in enumerate(run.jobs)}
 
 
-def _chart(named: Iterable[tuple[str, str, list[_Bar]]], servers: Sequence[tuple[str, int]]) -> Any:
+def _chart(named: Iterable[tuple[str, str, list[Span]]], servers: Sequence[tuple[str, int]]) -> Chart:
     """Bars by name and colour, over an axis of servers and their slots."""
-    import plotly.graph_objects as go
-
-    chart = go.Figure()
-    for name, colour, bars in named:
-        chart.add_bar(
-            orientation="h",
-            base=[bar.start for bar in bars],
-            x=[bar.length for bar in bars],
-            y=[bar.slot + (bar.slots - 1) / 2 for bar in bars],
-            width=[bar.slots * 0.94 for bar in bars],
-            text=[bar.label for bar in bars],
-            hovertext=[bar.hover for bar in bars],
-            hoverinfo="text",
-            textposition="inside",
-            insidetextanchor="middle",
-            name=name,
-            marker={
-                "color": colour,
-                "line": {"width": 0.6, "color": "white"},
-                "pattern": {"shape": ["/" if bar.hatched else "" for bar in bars]},
-            },
-        )
-    chart.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
-    first = np.concatenate(([0], np.cumsum([slots for _, slots in servers])))
-    ticks = range(0, len(servers), -(-len(servers) // 60))
-    chart.update_yaxes(
-        tickvals=[(first[s] + first[s + 1] - 1) / 2 for s in ticks],
-        ticktext=[servers[s][0] for s in ticks],
-        range=[first[-1] - 0.5, -0.5],
-        showgrid=False,
-        zeroline=False,
+    first = np.concatenate(([0], np.cumsum([slots for _, slots in servers]))).astype(float).tolist()
+    chart = Chart(
+        rows=[
+            ((first[s] + first[s + 1]) / 2, servers[s][0])
+            for s in range(0, len(servers), -(-len(servers) // 60))
+        ],
+        borders=first[1:-1] if len(servers) <= 200 else (),
+        y_range=(first[-1], 0.0),
     )
-    for edge in first[1:-1] if len(servers) <= 200 else ():
-        chart.add_hline(y=float(edge) - 0.5, line_width=0.7, line_color="#9aa4b2")
+    for name, colour, bars in named:
+        chart.spans(name, bars, colour)
     return chart
 
 

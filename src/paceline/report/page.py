@@ -1,40 +1,53 @@
-"""One self-contained HTML page from headings, text, tables and plotly figures.
+"""One self-contained HTML page from headings, text, tables and charts.
 
-The page carries plotly's script once and needs no network; it is readable on a phone and in print, and the
-figures share one look (`figure_layout`, `COLOURS`). A small page leaves the script, most of its bytes, in a file beside
-it that all small pages of a folder share.
+The page needs no network and no other file; it is readable on a phone, in print, in light and dark. A script of a few
+lines shows what a mark of a chart stands for at a tap, where there is no mouse to hover with.
 """
 
 import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from paceline.report.chart import Chart
 from paceline.report.columns import legend
-
-SCRIPT = "plotly.min.js"
-"""The file beside small pages."""
-COLOURS = (
-    "#2f6fdf", "#e4572e", "#2a9d5c", "#8b5cf6", "#d99a00", "#0e9aa7", "#c2417b", "#6b7280",
-    "#7a9e1f", "#a0522d", "#4c566a", "#e07be0", "#1f4e79", "#b8860b", "#5f9ea0", "#cd5c5c",
-)  # fmt: skip
-"""Told apart on white by people with the common kinds of colour blindness as well, in this order."""
+from paceline.report.draw import svg
 
 _STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --accent: #2f6fdf; }
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --accent: #2f6fdf;
+        --paper: #fff; --code: #f2f4f7; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ef; --soft: #9aa6b8; --line: #2f3947; --accent: #6c9cf5;
+        --paper: #14181f; --code: #232b37; } }
+@media print { :root { color-scheme: light; --ink: #000; --paper: #fff; } }
 body { font: 16px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: var(--ink);
-       margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 1080px; }
+       background: var(--paper); margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 1080px; }
 h1 { font-size: 1.7rem; margin: 0 0 .25rem; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; }
 p.lead { color: var(--soft); margin-top: 0; } p, li { max-width: 76ch; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; margin: .6rem 0 1rem; }
 th, td { padding: .35rem .8rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-thead th { border-bottom: 2px solid var(--ink); } code { background: #f2f4f7; padding: .05rem .3rem; }
+thead th { border-bottom: 2px solid var(--ink); } code { background: var(--code); padding: .05rem .3rem; }
 details { margin: .35rem 0; } summary { cursor: pointer; } summary:hover { color: var(--accent); }
 .legend { color: var(--soft); font-size: .9rem; } .legend dt { font-weight: 600; }
 .legend dd { margin: 0 0 .3rem 1rem; }
+svg.chart { display: block; width: 100%; min-width: 680px; height: auto; }
+#tip { position: fixed; z-index: 9; max-width: 46ch; padding: .3rem .6rem; border-radius: 6px; font-size: .85rem;
+       background: var(--ink); color: var(--paper); pointer-events: none; white-space: pre-line; }
 figure { margin: .5rem 0 1.2rem; } figcaption { color: var(--soft); font-size: .9rem; max-width: 84ch; }
+"""
+
+
+_SCRIPT = """
+const tip = document.createElement("div"); tip.id = "tip"; tip.hidden = true; document.body.append(tip);
+addEventListener("click", (event) => {
+  const title = event.target.closest("svg.chart *")?.querySelector(":scope > title");
+  tip.hidden = !title;
+  if (!title) return;
+  tip.textContent = title.textContent;
+  tip.style.left = Math.max(8, Math.min(event.clientX + 8, innerWidth - tip.offsetWidth - 8)) + "px";
+  tip.style.top = Math.max(8, event.clientY - tip.offsetHeight - 10) + "px";
+});
+addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 """
 
 
@@ -75,59 +88,26 @@ class Page:
             f"<details><summary>{html.escape(summary)}</summary>{inside}{_table(columns, rows)}</details>"
         )
 
-    def figure(self, figure: Any, caption: str = "") -> None:
-        """A plotly figure."""
-        self._figures += 1
-        content = figure.to_html(
-            full_html=False,
-            include_plotlyjs=False,
-            config={"displaylogo": False, "responsive": True},
-            div_id=f"figure-{self._figures}",
-        )
+    def figure(self, charts: Chart | Sequence[Chart], caption: str = "") -> None:
+        """A chart, or several below each other, with a line under them."""
+        drawn = []
+        for chart in [charts] if isinstance(charts, Chart) else charts:
+            self._figures += 1
+            drawn.append(svg(chart, f"figure-{self._figures}"))
         note = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-        self._parts.append(f"<figure>{content}{note}</figure>")
+        self._parts.append(f'<figure><div class="scroll">{"".join(drawn)}</div>{note}</figure>')
 
-    def write(self, path: Path, small: bool = False) -> None:
-        """To a file; a small one has plotly's script in another beside it."""
+    def write(self, path: Path) -> None:
         body = "\n".join(self._parts)
         path.parent.mkdir(parents=True, exist_ok=True)
-        script = self._script(path, small) if self._figures else ""
+        script = f"<script>{_SCRIPT}</script>" if self._figures else ""
         path.write_text(
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f"<title>{html.escape(self.title)}</title>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<style>{_STYLE}</style>{script}</head><body>\n{body}\n</body></html>\n",
+            f"<style>{_STYLE}</style></head><body>\n{body}\n{script}</body></html>\n",
             encoding="utf-8",
         )
-
-    @staticmethod
-    def _script(path: Path, small: bool) -> str:
-        from plotly.offline import get_plotlyjs
-
-        text = get_plotlyjs()
-        if not small:
-            return f"<script>{text}</script>"
-        beside = path.parent / SCRIPT
-        if not beside.exists() or beside.stat().st_size != len(text.encode()):
-            beside.write_text(text, encoding="utf-8")
-        return f'<script src="{SCRIPT}"></script>'
-
-
-def figure_layout(title: str, x: str = "", y: str = "", **extra: Any) -> dict[str, Any]:
-    """Arguments for `fig.update_layout`: the look that all figures share."""
-    layout: dict[str, Any] = {
-        "title": {"text": title, "x": 0.01, "font": {"size": 16}},
-        "template": "plotly_white",
-        "colorway": list(COLOURS),
-        "xaxis_title": x,
-        "yaxis_title": y,
-        "height": 420,
-        "margin": {"l": 70, "r": 20, "t": 60, "b": 60},
-        "legend": {"orientation": "h", "y": -0.2},
-        "font": {"size": 13},
-    }
-    layout.update(extra)
-    return layout
 
 
 def show(cell: object) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from paceline.report import gantt
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import Chart
+from paceline.report.page import Page
 from paceline.schedule import bounds
 from paceline.schedule.plan import Objective, Schedule
 from paceline.units import format_seconds
@@ -75,8 +76,6 @@ def write_page(
     explained: Sequence[str],
 ) -> None:
     """The HTML page: table, use of the GPUs over time, Gantt charts, what-if, explanation."""
-    import plotly.graph_objects as go
-
     problem = schedules[0].problem
     best = best_of(schedules, objective)
     page = Page(
@@ -94,18 +93,13 @@ def write_page(
     if remarks:
         page.items(remarks)
     unit, scale = gantt.axis_unit(best.makespan_s)
-    chart = go.Figure()
-    for i, schedule in enumerate(schedules):
-        times, busy = busy_over_time(schedule)
-        x = [t / scale for t in times]
-        line = {"shape": "hv", "color": COLOURS[i % len(COLOURS)], "width": 2}
-        chart.add_scatter(x=x, y=busy, name=schedule.policy, mode="lines", line=line)
-    chart.update_layout(**figure_layout("GPUs in use over time", f"time ({unit})", "GPUs"))
-    chart.update_yaxes(rangemode="tozero")
     # One very long schedule should not squeeze all the others.
     longest = max(s.makespan_s for s in schedules)
     shown = min(longest, 2.5 * best.makespan_s)
-    chart.update_xaxes(range=[0, 1.02 * shown / scale])
+    chart = Chart("GPUs in use over time", f"time ({unit})", "GPUs", x_range=(0.0, 1.02 * shown / scale))
+    for schedule in schedules:
+        times, busy = busy_over_time(schedule)
+        chart.line(schedule.policy, [t / scale for t in times], busy, steps=True)
     cut = "" if shown == longest else " Longer schedules are cut off at the right."
     page.figure(chart, "A good makespan ends as a cliff: all GPUs busy to the end." + cut)
     if explained:
@@ -116,7 +110,8 @@ def write_page(
         page.table(WHAT_IF_COLUMNS, what_if)
     page.heading(f"Who runs where: {best.policy}")
     page.figure(
-        gantt.schedule_figure(best), "Hover over a bar for the job, its servers and the reason of its place."
+        gantt.schedule_figure(best),
+        "Hover over a bar, or tap it, for the job, its servers and the reason of its place.",
     )
     paper = next((s for s in schedules if s.policy == "sjf-bco" and s is not best), None)
     if paper is not None:

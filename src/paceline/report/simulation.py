@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import Chart
+from paceline.report.page import Page
 from paceline.sim.results import RunResult
 from paceline.sim.scenario import Scenario
 from paceline.toml import Section
@@ -35,7 +35,6 @@ _OUTCOME = (
 )
 _COUNTED = ("completions", "preemptions", "fallbacks", "reminders", "downgrades", "flushes", "duplicates")
 _DECISIONS_MAX = 40
-_SOFT = "#9aa5b1"
 
 
 def best_jct_s(results: Sequence[RunResult]) -> float | None:
@@ -166,7 +165,7 @@ def write_page(path: Path, scenario: Scenario, results: Sequence[RunResult], com
     if in_network:
         page.heading("Switch memory over time")
         page.figure(
-            _occupancy_figure(in_network),
+            _occupancy_figures(in_network),
             "Aggregators held, by job, all switches together; the axis ends at what there is.",
         )
         page.heading("Preemptions and fallbacks")
@@ -210,94 +209,51 @@ def _verdict(results: Sequence[RunResult]) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _completion_figure(results: Sequence[RunResult]) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+def _completion_figure(results: Sequence[RunResult]) -> Chart:
     names = [job.name for job in results[0].jobs]
     if len(names) <= JOBS_AS_BARS_MAX:
-        for i, result in enumerate(results):
+        chart = Chart("Completion time", y="milliseconds")
+        for result in results:
             times = [result.avg_jct_s, *(job.jct_s for job in result.jobs)]
-            figure.add_bar(
-                name=result.policy,
-                x=["<b>average</b>", *names],
-                y=[None if time is None else time * 1e3 for time in times],
-                marker_color=COLOURS[i],
-                hovertemplate="%{x}: %{y:.4g} ms",
-            )
-        figure.update_layout(**figure_layout("Completion time", "", "milliseconds", barmode="group"))
-        return figure
-    for i, result in enumerate(results):
-        ends = sorted(job.jct_s * 1e3 for job in result.jobs if job.jct_s is not None)
-        shares = [(k + 1) / len(names) for k in range(len(ends))]
-        figure.add_scatter(
-            name=result.policy, x=ends, y=shares, mode="lines", line={"shape": "hv", "color": COLOURS[i]}
-        )
+            values = [None if time is None else time * 1e3 for time in times]
+            chart.bars(result.policy, ["<b>average</b>", *names], values)
+        return chart
     title = f"Share of the {len(names)} jobs that took at most so long"
-    figure.update_layout(**figure_layout(title, "milliseconds", "share of jobs", yaxis_range=[0, 1]))
-    return figure
+    chart = Chart(title, "milliseconds", "share of jobs", y_range=(0.0, 1.0))
+    for result in results:
+        ends = sorted(job.jct_s * 1e3 for job in result.jobs if job.jct_s is not None)
+        chart.line(result.policy, ends, [(k + 1) / len(names) for k in range(len(ends))], steps=True)
+    return chart
 
 
-def _occupancy_figure(results: Sequence[RunResult]) -> Any:
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(
-        rows=len(results),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.32 / (len(results) + 2),
-        subplot_titles=[
-            f"{r.policy}: {100 * r.switch['utilisation_mean']:.1f} % used on average" for r in results
-        ],
-    )
-    for i, result in enumerate(results, 1):
+def _occupancy_figures(results: Sequence[RunResult]) -> list[Chart]:
+    """A chart a policy, all on one time axis."""
+    longest_ms = 1e3 * max(result.occupancy.time_s[-1] for result in results)
+    found = []
+    for i, result in enumerate(results):
+        last = i == len(results) - 1
+        chart = Chart(
+            f"{result.policy}: {100 * result.switch['utilisation_mean']:.1f} % used on average",
+            "milliseconds" if last else "",
+            "aggregators",
+            height=240 if i == 0 or last else 210,
+            x_range=(0.0, longest_ms),
+            y_range=(0.0, float(result.occupancy.slots_total)),
+            legend=i == 0,
+        )
         for j, job in enumerate(result.jobs):
-            figure.add_scatter(
-                row=i,
-                col=1,
-                name=job.name,
-                legendgroup=job.name,
-                showlegend=i == 1,
-                x=[time * 1e3 for time in result.occupancy.time_s],
-                y=result.occupancy.slots_by_job[j],
-                stackgroup=f"policy-{i}",
-                mode="lines",
-                line={"width": 0, "shape": "hv"},
-                fillcolor=COLOURS[j % len(COLOURS)],
-                hovertemplate="%{y} of " + str(result.occupancy.slots_total),
-            )
-        figure.update_yaxes(
-            row=i, col=1, range=[0, result.occupancy.slots_total], title_text="aggregators", nticks=4
-        )
-    figure.update_xaxes(row=len(results), col=1, title_text="milliseconds")
-    height = 110 + 190 * len(results)
-    legend = {"orientation": "h", "y": 1 + 60 / height, "yanchor": "bottom", "x": 0}
-    layout = figure_layout("", height=height, legend=legend, margin={"l": 70, "r": 20, "t": 90, "b": 50})
-    for key in ("title", "xaxis_title", "yaxis_title"):
-        del layout[key]
-    figure.update_layout(**layout)
-    figure.update_traces(line_color=_SOFT)
-    figure.update_annotations(font_size=13)
-    return figure
+            times_ms = [time * 1e3 for time in result.occupancy.time_s]
+            chart.area(job.name, times_ms, result.occupancy.slots_by_job[j])
+        found.append(chart)
+    return found
 
 
-def _events_figure(results: Sequence[RunResult]) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for i, key in enumerate(("preemptions", "fallbacks", "reminders")):
+def _events_figure(results: Sequence[RunResult]) -> Chart:
+    chart = Chart("What the switches did", y="times")
+    for key in ("preemptions", "fallbacks", "reminders"):
         counts = [int(result.switch[key]) for result in results]
-        figure.add_bar(
-            name=key,
-            x=[result.policy for result in results],
-            y=counts,
-            text=[f"{count:,}" for count in counts],
-            textposition="outside",
-            cliponaxis=False,
-            marker_color=COLOURS[i],
-        )
-    figure.update_layout(**figure_layout("What the switches did", "", "times", barmode="group"))
-    return figure
+        chart.bars(key, [r.policy for r in results], counts, texts=[f"{count:,}" for count in counts])
+    return chart
 
 
 def _add_inputs(page: Page, scenario: Scenario, results: Sequence[RunResult], command: str) -> None:
@@ -339,6 +295,8 @@ def _shown(section: Section, key: str, value: object) -> str:
         return "by itself"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value) or "none"
     if isinstance(value, int | float):
         if parse_time_ns in parsers:
             return format_seconds(value * 1e-9)

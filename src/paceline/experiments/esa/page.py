@@ -6,7 +6,8 @@ from typing import Any
 
 from paceline.experiments.esa.points import ALONE, CEILING, LAST
 from paceline.experiments.esa.workloads import bdp_slots
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import Chart
+from paceline.report.page import Page
 
 Row = dict[str, Any]
 
@@ -151,15 +152,10 @@ def _ratio(pair: Row, slower: str, quicker: str) -> float | None:
     return None if above is None or below is None else above / below
 
 
-def _figure(rows: Sequence[Row]) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+def _figure(rows: Sequence[Row]) -> Chart:
+    chart = Chart("average JCT", y="ms")
     settings = list(dict.fromkeys(row["setting"] for row in rows))
-    for policy, colour in zip((*_ORDER, CEILING), COLOURS, strict=False):
+    for policy in (*_ORDER, CEILING):
         times = {row["setting"]: row["avg_jct_ms"] for row in rows if row["policy"] == policy}
-        figure.add_bar(
-            x=settings, y=[times.get(setting) for setting in settings], name=policy, marker_color=colour
-        )
-    figure.update_layout(**figure_layout("average JCT", "", "ms"), barmode="group")
-    return figure
+        chart.bars(policy, settings, [times.get(setting) for setting in settings])
+    return chart

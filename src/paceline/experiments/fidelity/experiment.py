@@ -18,7 +18,9 @@ import numpy as np
 from paceline.experiments.fidelity.points import EXCHANGES, all_points, run_point
 from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.generated import renew, table
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import COLOURS, Chart
+from paceline.report.draw import svg
+from paceline.report.page import Page
 from paceline.schedule import planning
 from paceline.sim.run import warm_up
 
@@ -137,25 +139,15 @@ def write_page(path: Path, rows: Sequence[Row], errors: Sequence[Row], summary: 
     page.write(path)
 
 
-def picture(rows: Sequence[Row]) -> Any:
+def picture(rows: Sequence[Row]) -> Chart:
     """Predicted against simulated run times."""
-    import plotly.graph_objects as go
-
-    chart = go.Figure()
+    chart = Chart("Run time of a job", "simulated, ms", "predicted, ms", height=620, log=True)
+    ends = [f(float(row["simulated_ms"]) for row in rows) for f in (min, max)]
+    chart.line("equal", ends, ends, "#888", width=1.0)
     for colour, exchange in zip(COLOURS, EXCHANGES, strict=False):
         part = [row for row in rows if row["exchange"] == exchange]
-        chart.add_scatter(
-            x=[float(row["simulated_ms"]) for row in part],
-            y=[float(row["expected_ms"]) for row in part],
-            mode="markers",
-            marker={"color": colour, "size": 4},
-            name=exchange,
-        )
-    ends = [f(float(row["simulated_ms"]) for row in rows) for f in (min, max)]
-    chart.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#888"}, name="equal")
-    chart.update_layout(**figure_layout("Run time of a job", "simulated, ms", "predicted, ms"))
-    chart.update_xaxes(type="log")
-    chart.update_yaxes(type="log")
+        simulated = [float(row["simulated_ms"]) for row in part]
+        chart.dots(exchange, simulated, [float(row["expected_ms"]) for row in part], colour, radius=2.0)
     return chart
 
 
@@ -184,47 +176,11 @@ _COLUMNS = ("mean", "median", "p95", "worst", "bias", "paper's mean")
 
 
 def draw_picture(folder: Path, path: Path) -> None:
-    """The picture of docs/scheduling.md as SVG, without a browser: dots of a finished run on logarithmic axes."""
+    """The picture of docs/scheduling.md: dots of a finished run on logarithmic axes, on white."""
     rows = list(csv.DictReader((folder / "rows.csv").read_text(encoding="utf-8").splitlines()))
-    points = [(float(row["simulated_ms"]), float(row["expected_ms"]), row["exchange"]) for row in rows]
-    low = min(min(x, y) for x, y, _ in points)
-    high = max(max(x, y) for x, y, _ in points)
-    size, edge = 460.0, 50.0
-
-    def at(value: float) -> float:
-        return float(np.log(value / low) / np.log(high / low)) * (size - 2 * edge)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size:.0f}" height="{size:.0f}" font-family="sans-serif" '
-        'font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<path d="M{edge} {size - edge}L{size - edge} {edge}" stroke="#888"/>',
-        f'<path d="M{edge} {edge}V{size - edge}H{size - edge}" fill="none" stroke="black"/>',
-        f'<text x="{size / 2}" y="{size - 8}" text-anchor="middle">simulated run time, ms</text>',
-        f'<text x="14" y="{size / 2}" text-anchor="middle" transform="rotate(-90 14 {size / 2})">'
-        "predicted, ms</text>",
-    ]
-    tick = 10.0 ** np.ceil(np.log10(low))
-    while tick <= high:
-        parts.append(
-            f'<text x="{edge + at(tick):.0f}" y="{size - edge + 16}" text-anchor="middle">{tick:g}</text>'
-        )
-        parts.append(
-            f'<text x="{edge - 6}" y="{size - edge - at(tick) + 4:.0f}" text-anchor="end">{tick:g}</text>'
-        )
-        tick *= 10.0
-    for number, exchange in enumerate(EXCHANGES):
-        colour = COLOURS[number]
-        dots = "".join(
-            f'<circle cx="{edge + at(x):.1f}" cy="{size - edge - at(y):.1f}" r="1.6"/>'
-            for x, y, name in points
-            if name == exchange
-        )
-        parts.append(f'<g fill="{colour}" fill-opacity="0.6">{dots}</g>')
-        parts.append(
-            f'<text x="{edge + 12}" y="{edge + 16 * (number + 1)}" fill="{colour}">{exchange}</text>'
-        )
-    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
+    drawn = svg(picture(rows), "fidelity", width=620)
+    white = '<rect width="100%" height="100%" fill="#fff"/>'
+    path.write_text(drawn.replace(">", f">{white}", 1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ from paceline.experiments.joint.points import (
 )
 from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.generated import renew, table
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import Chart
+from paceline.report.page import Page
 from paceline.schedule import planning
 from paceline.sim.run import warm_up
 
@@ -266,21 +267,16 @@ def write_page(
     page.write(path)
 
 
-def _bars(combined: Sequence[Row], figure: str, title: str) -> Any:
-    import plotly.graph_objects as go
-
-    chart = go.Figure()
+def _bars(combined: Sequence[Row], figure: str, title: str) -> Chart:
+    chart = Chart(title, "planner", "ms")
     ways = list(dict.fromkeys((row["exchange"], row["straggler"]) for row in combined))
-    for colour, (exchange, straggler) in zip(COLOURS, ways, strict=False):
+    for exchange, straggler in ways:
         part = [row for row in combined if (row["exchange"], row["straggler"]) == (exchange, straggler)]
-        chart.add_bar(
-            x=[_LABELS[row["planner"]] for row in part],
-            y=[row[f"{figure}_ms"] for row in part],
-            name=exchange if straggler == "off" else f"{exchange} + {straggler}",
-            marker_color=colour,
+        chart.bars(
+            exchange if straggler == "off" else f"{exchange} + {straggler}",
+            [_LABELS[row["planner"]] for row in part],
+            [row[f"{figure}_ms"] for row in part],
         )
-    chart.update_layout(**figure_layout(title, "planner", "ms"))
-    chart.update_layout(barmode="group")
     return chart
 
 

@@ -14,7 +14,8 @@ from paceline.experiments.live.workloads import (
     SWITCH_MEMORY,
     WORKLOADS,
 )
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import Chart
+from paceline.report.page import Page
 
 Row = dict[str, Any]
 KEYS = ("planner", "exchange", "stragglers")
@@ -97,48 +98,32 @@ def write_page(
     page.write(path)
 
 
-def _bars(combined: Sequence[Row]) -> Any:
-    import plotly.graph_objects as go
-
-    chart = go.Figure()
-    ways = list(dict.fromkeys((row["exchange"], row["stragglers"]) for row in combined))
-    for colour, way in zip(COLOURS, ways, strict=False):
+def _bars(combined: Sequence[Row]) -> Chart:
+    chart = Chart("Average completion time", "planner", "s")
+    for way in dict.fromkeys((row["exchange"], row["stragglers"]) for row in combined):
         part = [row for row in combined if (row["exchange"], row["stragglers"]) == way]
-        chart.add_bar(
-            x=[LABELS[row["planner"]] for row in part],
-            y=[row["avg_jct_s"] for row in part],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [row["avg_jct_max_s"] - row["avg_jct_s"] for row in part],
-                "arrayminus": [row["avg_jct_s"] - row["avg_jct_min_s"] for row in part],
-            },
-            name=combination_label(way),
-            marker_color=colour,
+        chart.bars(
+            combination_label(way),
+            [LABELS[row["planner"]] for row in part],
+            [row["avg_jct_s"] for row in part],
+            low=[row["avg_jct_min_s"] for row in part],
+            high=[row["avg_jct_max_s"] for row in part],
         )
-    chart.update_layout(**figure_layout("Average completion time", "planner", "s"))
-    chart.update_layout(barmode="group")
     return chart
 
 
-def _scatter(rows: Sequence[Row]) -> Any:
-    import plotly.graph_objects as go
-
-    chart = go.Figure()
-    ways = dict.fromkeys((row["exchange"], row["stragglers"]) for row in rows)
-    for colour, way in zip(COLOURS, ways, strict=False):
+def _scatter(rows: Sequence[Row]) -> Chart:
+    chart = Chart("Iteration time of a job", "live, s", "simulated, s", height=520)
+    for way in dict.fromkeys((row["exchange"], row["stragglers"]) for row in rows):
         part = [row for row in rows if (row["exchange"], row["stragglers"]) == way]
-        chart.add_scatter(
-            x=[row["iteration_s"] for row in part],
-            y=[row["simulated_s"] for row in part],
-            text=[f"{row['workload']} {row['seed']}, {row['job']}: {row['servers']}" for row in part],
-            mode="markers",
-            marker={"color": colour, "size": 6},
-            name=combination_label(way),
+        chart.dots(
+            combination_label(way),
+            [row["iteration_s"] for row in part],
+            [row["simulated_s"] for row in part],
+            texts=[f"{row['workload']} {row['seed']}, {row['job']}: {row['servers']}" for row in part],
         )
     ends = [f(row["iteration_s"] for row in rows) for f in (min, max)]
-    chart.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#888"}, name="equal")
-    chart.update_layout(**figure_layout("Iteration time of a job", "live, s", "simulated, s"))
+    chart.line("equal", ends, ends, "#888", width=1.0)
     return chart
 
 

@@ -29,7 +29,8 @@ from paceline.experiments.sa_atp.points import (
 from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.generated import renew, table
 from paceline.models.catalogue import profile
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import COLOURS, Chart
+from paceline.report.page import Page
 from paceline.sim.run import warm_up
 
 PAPER_CUT = 0.57
@@ -253,46 +254,33 @@ def _caption(workers: int) -> str:
     )
 
 
-def _figure(rows: Sequence[Row], x: str, title: str, axis: str, bound: bool) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+def _figure(rows: Sequence[Row], x: str, title: str, axis: str, bound: bool) -> Chart:
+    chart = Chart(title, axis, "ms an iteration", x_ticks=sorted({row[x] for row in rows}))
     for policy, mode, name in _SHOWN:
         part = sorted(
             (r for r in rows if (r["policy"], r["straggler"]) == (policy, mode)), key=lambda r: r[x]
         )
         if part:
-            figure.add_scatter(
-                x=[row[x] for row in part],
-                y=[row["iteration_ms"] for row in part],
-                name=name,
-                mode="lines+markers",
-                line={
-                    "color": _COLOUR[name],
-                    "width": 3 if mode == "both" else 2,
-                    "dash": "dot" if mode in ("backup", "timeout") else "solid",
-                },
+            chart.line(
+                name,
+                [row[x] for row in part],
+                [row["iteration_ms"] for row in part],
+                _COLOUR[name],
+                dash="dot" if mode in ("backup", "timeout") else "",
+                width=3.0 if mode == "both" else 2.0,
+                dots=True,
             )
     if bound:
         ideal = {row[x]: row["bound_takeover_ms"] for row in rows}
-        figure.add_scatter(
-            x=sorted(ideal),
-            y=[ideal[at] for at in sorted(ideal)],
-            name="takeover bound",
-            mode="lines",
-            line={"color": "#52606d", "dash": "dash", "width": 1},
+        chart.line(
+            "takeover bound", sorted(ideal), [ideal[at] for at in sorted(ideal)], "#52606d", "dash", 1.0
         )
-    figure.update_layout(**figure_layout(title, axis, "ms an iteration"))
-    figure.update_xaxes(tickvals=sorted({row[x] for row in rows}))
-    figure.update_yaxes(rangemode="tozero")
-    return figure
+    return chart
 
 
-def _others_figure(rows: Sequence[Row]) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for i, mode in enumerate(("off", "custody", "both")):
+def _others_figure(rows: Sequence[Row]) -> Chart:
+    chart = Chart("Average JCT of the other jobs", y="ms")
+    for mode in ("off", "custody", "both"):
         means = []
         for policy in ("atp", "esa"):
             known = [
@@ -302,12 +290,8 @@ def _others_figure(rows: Sequence[Row]) -> Any:
             ]
             means.append(sum(known) / len(known) if known else None)
         texts = ["" if mean is None else f"{mean:.2f}" for mean in means]
-        figure.add_bar(
-            name=mode, x=["ATP", "ESA"], y=means, text=texts, textposition="outside", marker_color=COLOURS[i],
-            cliponaxis=False,
-        )  # fmt: skip
-    figure.update_layout(**figure_layout("Average JCT of the other jobs", "", "ms", barmode="group"))
-    return figure
+        chart.bars(mode, ["ATP", "ESA"], means, texts=texts)
+    return chart
 
 
 def _table(page: Page, rows: Sequence[Row]) -> None:

@@ -1,5 +1,6 @@
 """The page of the SJF-BCO reproduction: figures 4-7 beside the published values, sweeps, additions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from paceline.experiments.sjf_bco.experiment import (
     PAPER_JCT,
     PAPER_KAPPA,
     PAPER_MAKESPAN,
+    Mean,
     Rows,
     column,
     kappa_means,
@@ -19,7 +21,8 @@ from paceline.experiments.sjf_bco.experiment import (
     paper_gap,
 )
 from paceline.experiments.sjf_bco.points import LAMBDAS, LIMITS, SERVERS, Size
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.chart import COLOURS, Chart
+from paceline.report.page import Page
 
 FOUR = ("sjf-bco", "ls", "ff", "rand")
 
@@ -87,8 +90,6 @@ def _yes(value: object) -> str:
 
 
 def _schedulers(page: Page, main: Rows) -> None:
-    import plotly.graph_objects as go
-
     page.heading("Figure 4: the four schedulers at 20 servers")
     names = [name.upper() for name in FOUR]
     for title, key, published in (
@@ -96,48 +97,26 @@ def _schedulers(page: Page, main: Rows) -> None:
         ("Average completion time", "avg_jct", PAPER_JCT),
     ):
         means = [mean_of(main_column(main, 20, name, key)) for name in FOUR]
-        chart = go.Figure()
-        chart.add_bar(
-            name="paper, one draw", x=names, y=[published[name] for name in FOUR], marker_color="#b8c0cc"
-        )
+        chart = Chart(title, y="slots")
+        chart.bars("paper, one draw", names, [published[name] for name in FOUR], "#b8c0cc")
         _bar(chart, "ours, mean and 95 % interval", names, means, COLOURS[0])
-        chart.update_layout(**figure_layout(title, "", "slots"), barmode="group")
         page.figure(chart)
 
 
-def _bar(chart: Any, name: str, x: Any, means: Any, colour: str) -> None:
-    chart.add_bar(
-        name=name,
-        x=x,
-        y=[each.mean for each in means],
-        marker_color=colour,
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [each.high - each.mean for each in means],
-            "arrayminus": [each.mean - each.low for each in means],
-        },
-    )
+def _bar(chart: Chart, name: str, x: Sequence[str], means: Sequence[Mean], colour: str) -> None:
+    low, high = [each.low for each in means], [each.high for each in means]
+    chart.bars(name, x, [each.mean for each in means], colour, low=low, high=high)
 
 
 def _kappa(page: Page, rows: Rows) -> None:
-    import plotly.graph_objects as go
-
     page.heading("Figure 5: the makespan over kappa")
-    chart = go.Figure()
+    chart = Chart("Makespan over kappa, the best load limit for each", "kappa", "slots")
     kappas = list(PAPER_KAPPA)
     labels = [str(kappa) for kappa in kappas]
-    chart.add_scatter(name="paper, 20 servers, one draw", x=labels, y=[PAPER_KAPPA[k] for k in kappas],
-                      line={"color": "#9aa4b2", "dash": "dot"})  # fmt: skip
+    chart.line("paper, 20 servers, one draw", labels, [PAPER_KAPPA[k] for k in kappas], "#9aa4b2", dash="dot")
     for i, servers in enumerate(SERVERS):
         means = kappa_means(rows, servers)
-        chart.add_scatter(name=f"ours, {servers} servers", x=labels, y=[means[k] for k in kappas],
-                          line={"color": COLOURS[i]})  # fmt: skip
-    chart.update_layout(
-        **figure_layout("Makespan over kappa, the best load limit for each", "kappa", "slots")
-    )
-    chart.update_xaxes(type="category")
-    chart.update_yaxes(rangemode="tozero")
+        chart.line(f"ours, {servers} servers", labels, [means[k] for k in kappas], COLOURS[i], dots=True)
     page.figure(
         chart,
         "Small kappa: nearly all jobs go to the least busy servers. Large kappa: large jobs are packed into"
@@ -151,17 +130,12 @@ def _kappa(page: Page, rows: Rows) -> None:
 
 
 def _servers(page: Page, main: Rows) -> None:
-    import plotly.graph_objects as go
-
     page.heading("Figure 6: 10, 15 and 20 servers")
-    chart = go.Figure()
+    chart = Chart("Makespan, ours: mean and 95 % interval", y="slots")
     x = [f"{servers} servers" for servers in SERVERS]
     for i, name in enumerate(FOUR):
         means = [mean_of(main_column(main, servers, name)) for servers in SERVERS]
         _bar(chart, name.upper(), x, means, COLOURS[i])
-    chart.update_layout(
-        **figure_layout("Makespan, ours: mean and 95 % interval", "", "slots"), barmode="group"
-    )
     page.figure(chart)
     table = []
     for servers in SERVERS:
@@ -185,24 +159,11 @@ def _servers(page: Page, main: Rows) -> None:
 
 
 def _lambda(page: Page, rows: Rows) -> None:
-    import plotly.graph_objects as go
-
     page.heading("Figure 7: the makespan over lambda")
     means = [mean_of(column(rows, "makespan", lambda r, v=value: r["lambda"] == v)) for value in LAMBDAS]  # type: ignore[misc]
-    chart = go.Figure()
-    chart.add_scatter(
-        name="ours",
-        x=list(LAMBDAS),
-        y=[each.mean for each in means],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [each.high - each.mean for each in means],
-            "arrayminus": [each.mean - each.low for each in means],
-        },
-    )
-    chart.update_layout(**figure_layout("Makespan over lambda, 20 servers", "lambda", "slots"))
-    chart.update_yaxes(rangemode="tozero")
+    chart = Chart("Makespan over lambda, 20 servers", "lambda", "slots", x_ticks=LAMBDAS)
+    low, high = [each.low for each in means], [each.high for each in means]
+    chart.line("ours", LAMBDAS, [each.mean for each in means], dots=True, low=low, high=high)
     page.figure(
         chart,
         "lambda widens the choice of LBSGF: more servers to take the least loaded GPUs from, hence jobs over"

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from paceline.report.chart import COLOURS, Chart
 from paceline.report.gantt import run_figure
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.page import Page
 from paceline.report.run.page import (
     add_decisions,
     add_path_changes,
@@ -49,7 +50,7 @@ def _percent(before: float | None, after: float | None) -> str:
     return "-" if change is None else f"{100 * change:+.1f} %"
 
 
-def write_page(path: Path, first: RunData, second: RunData, small: bool = False) -> None:
+def write_page(path: Path, first: RunData, second: RunData) -> None:
     """Both runs on one page, on one time axis."""
     names = _labels(first, second)
     page = Page(f"{names[0]} against {names[1]}", _lead(first, second, names))
@@ -100,7 +101,7 @@ def write_page(path: Path, first: RunData, second: RunData, small: bool = False)
     for name, run in zip(names, (first, second), strict=True):
         page.heading(f"What each decision was based on: {name}")
         add_decisions(page, run)
-    page.write(path, small)
+    page.write(path)
 
 
 def _labels(first: RunData, second: RunData) -> tuple[str, str]:
@@ -170,24 +171,12 @@ def _loss(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else "-"
 
 
-def _completion(first: RunData, second: RunData, names: tuple[str, str]) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+def _completion(first: RunData, second: RunData, names: tuple[str, str]) -> Chart:
+    chart = Chart("", "", "seconds", height=360)
     jobs = [job["name"] for job in first.jobs]
     for i, (name, run) in enumerate(zip(names, (first, second), strict=True)):
         times = {job["name"]: run.jct_s(job) for job in run.jobs}
         values = [run.avg_jct_s, *(times.get(job) for job in jobs)]
-        figure.add_bar(
-            name=name,
-            x=["<b>average</b>", *jobs],
-            y=values,
-            marker_color=(COLOURS[7], COLOURS[0])[i],
-            text=["" if value is None else f"{value:.3g}" for value in values],
-            textposition="outside",
-            cliponaxis=False,
-            hovertemplate="%{x}: %{y:.4g} s",
-        )
-    figure.update_layout(**figure_layout("", "", "seconds", barmode="group", height=380))
-    figure.update_layout(margin={"l": 70, "r": 20, "t": 30, "b": 40})
-    return figure
+        texts = ["" if value is None else f"{value:.3g}" for value in values]
+        chart.bars(name, ["<b>average</b>", *jobs], values, (COLOURS[7], COLOURS[0])[i], texts)
+    return chart

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.report.chart import COLOURS, Chart, Span
 from paceline.report.gantt import job_colours, run_figure
-from paceline.report.page import COLOURS, Page, figure_layout
+from paceline.report.page import Page
 from paceline.report.run.logs import why_it_failed
 from paceline.report.run.predictions import add_predictions
 from paceline.report.run.read import Row, RunData, Use
@@ -24,7 +25,7 @@ _LEGEND_JOBS_MAX = 24
 _FAILED = ("failed", "stopped", "cancelled")
 
 
-def write_page(path: Path, run: RunData, small: bool = False) -> None:
+def write_page(path: Path, run: RunData) -> None:
     """The whole report as one HTML file."""
     page = Page(f"Run {run.name}", _lead(run))
     page.text(verdict(run))
@@ -51,7 +52,7 @@ def write_page(path: Path, run: RunData, small: bool = False) -> None:
         page.heading("Who ran where")
         page.figure(
             run_figure(run),
-            "A row a slot; hatched: an attempt that was lost, stopped or failed. Hover for why.",
+            "A row a slot; hatched: an attempt that was lost, stopped or failed. Hover over a bar, or tap it: why.",
         )
     if any(run.jct_s(job) is not None for job in run.jobs):
         page.heading("Completion time by job")
@@ -67,7 +68,7 @@ def write_page(path: Path, run: RunData, small: bool = False) -> None:
         page.heading("What each decision was based on")
         add_decisions(page, run)
     _add_events(page, run)
-    page.write(path, small)
+    page.write(path)
 
 
 def _lead(run: RunData) -> str:
@@ -122,7 +123,7 @@ def add_switch(page: Page, run: RunData, until_s: float | None = None) -> None:
     if not run.switch_use:
         return
     page.figure(
-        memory_figure(run, until_s),
+        memory_figures(run, until_s),
         "By job, averages of a second: the switch counts how long each aggregator is held, and every chunk it sums. "
         "Preemption: a packet of higher priority takes an aggregator.",
     )
@@ -290,88 +291,54 @@ def _add_events(page: Page, run: RunData) -> None:
     )
 
 
-def completion_figure(run: RunData) -> Any:
+def completion_figure(run: RunData) -> Chart:
     """Waiting and running by job; many jobs as a distribution."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
     done = [(job, jct_s) for job in run.jobs if (jct_s := run.jct_s(job)) is not None]
     if len(done) > JOBS_AS_BARS_MAX:
         ends = sorted(jct_s for _, jct_s in done)
-        shares = [(i + 1) / len(ends) for i in range(len(ends))]
-        figure.add_scatter(x=ends, y=shares, mode="lines", line={"shape": "hv"})
-        figure.update_layout(**figure_layout("", "seconds", "share of jobs", yaxis_range=[0, 1]))
-        return figure
+        chart = Chart("", "seconds", "share of jobs", y_range=(0.0, 1.0))
+        chart.line("jobs", ends, [(i + 1) / len(ends) for i in range(len(ends))], steps=True)
+        return chart
     names = [job["name"] for job, _ in done]
     ran_s = [_ran_s(run, job["name"]) for job, _ in done]
     waited_s = [max(0.0, jct_s - ran) for (_, jct_s), ran in zip(done, ran_s, strict=True)]
-    figure.add_bar(name="waiting", x=names, y=waited_s, marker_color=WAIT_COLOUR, hovertemplate="%{y:.3g} s")
-    figure.add_bar(
-        name="running",
-        x=names,
-        y=ran_s,
-        marker_color=COLOURS[0],
-        hovertemplate="%{y:.3g} s",
-        text=[f"{jct_s:.3g} s" for _, jct_s in done],
-        textposition="outside",
-        cliponaxis=False,
-    )
-    layout = figure_layout(
-        "", "", "seconds", barmode="stack", height=360, margin={"l": 70, "r": 20, "t": 30, "b": 40}
-    )
-    figure.update_layout(**layout)
-    return figure
+    chart = Chart("", "", "seconds", height=340, stacked=True)
+    chart.bars("waiting", names, waited_s, WAIT_COLOUR)
+    chart.bars("running", names, ran_s, COLOURS[0], texts=[f"{jct_s:.3g} s" for _, jct_s in done])
+    return chart
 
 
 def _ran_s(run: RunData, name: str) -> float:
     return sum(each.end_s - each.start_s for each in run.tries if each.job == name)
 
 
-def memory_figure(run: RunData, until_s: float | None = None) -> Any:
+def memory_figures(run: RunData, until_s: float | None = None) -> list[Chart]:
     """By job over time: aggregators held, chunks summed in the switch a second, preemptions so far."""
-    from plotly.subplots import make_subplots
-
     colours = job_colours(run)
     of_all = f", of {run.switch_slots}" if run.switch_slots else ""
-    figure = make_subplots(
-        rows=3,
-        cols=1,
-        shared_xaxes=True,
-        row_heights=[0.36, 0.36, 0.28],
-        vertical_spacing=0.09,
-        subplot_titles=(
-            f"aggregators held{of_all}",
-            "chunks summed in the switch, a second",
-            "preemptions so far",
-        ),
+    span_s = (0.0, (until_s or run.end_s) * 1.01)
+    held = Chart(
+        f"aggregators held{of_all}",
+        height=240,
+        x_range=span_s,
+        legend=len(run.switch_use) <= _LEGEND_JOBS_MAX,
+    )
+    summed = Chart("chunks summed in the switch, a second", height=190, x_range=span_s, legend=False)
+    preempted = Chart(
+        "preemptions so far", "seconds since the run began", height=210, x_range=span_s, legend=False
     )
     # A sample without a job has its times too: a job that has left holds nothing.
     times = sorted({run.at(row["time"]) for row in run.switch_samples})
     for i, (job, uses) in enumerate(run.switch_use.items()):
         colour = colours.get(job, COLOURS[(len(colours) + i) % len(COLOURS)])
-        common: dict[str, Any] = {"name": job, "legendgroup": job, "mode": "lines"}
-        area = {**common, "line": {"width": 0, "shape": "hv", "color": colour}, "fillcolor": colour}
-        held = {use.time_s: use.held or 0.0 for use in uses}
+        by_time = {use.time_s: use.held or 0.0 for use in uses}
         rates = _rates(uses)
-        for row, values in ((1, held), (2, rates)):
-            figure.add_scatter(
-                row=row, col=1, x=times, y=[values.get(time_s, 0.0) for time_s in times], stackgroup=f"row{row}",
-                showlegend=row == 1, hovertemplate="%{y:.3g}", **area,
-            )  # fmt: skip
-        figure.add_scatter(
-            row=3, col=1, showlegend=False, x=[use.time_s for use in uses], y=[use.preemptions for use in uses],
-            line={"shape": "hv", "color": colour}, hovertemplate="%{y:.0f}", **common,
-        )  # fmt: skip
-    layout = figure_layout("", height=560, showlegend=len(run.switch_use) <= _LEGEND_JOBS_MAX)
-    for key in ("title", "xaxis_title", "yaxis_title"):
-        del layout[key]
-    figure.update_layout(**layout)
-    figure.update_layout(legend={"y": -0.12}, margin={"l": 70, "r": 20, "t": 40, "b": 50})
-    figure.update_xaxes(row=3, col=1, title_text="seconds since the run began")
-    figure.update_xaxes(range=[0, (until_s or run.end_s) * 1.01])
-    figure.update_yaxes(rangemode="tozero")
-    figure.update_annotations(font_size=13)
-    return figure
+        held.area(job, times, [by_time.get(time_s, 0.0) for time_s in times], colour)
+        summed.area(job, times, [rates.get(time_s, 0.0) for time_s in times], colour)
+        preempted.line(
+            job, [use.time_s for use in uses], [use.preemptions for use in uses], colour, steps=True
+        )
+    return [held, summed, preempted]
 
 
 def _rates(uses: Sequence[Use]) -> dict[float, float]:
@@ -384,28 +351,28 @@ def _rates(uses: Sequence[Use]) -> dict[float, float]:
     return found
 
 
-def paths_figure(run: RunData, until_s: float | None = None) -> Any:
+def paths_figure(run: RunData, until_s: float | None = None) -> Chart:
     """A row a job, coloured by the path of its gradients."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    order = [job["name"] for job in run.jobs]
+    shown = [job["name"] for job in run.jobs if any(span.job == job["name"] for span in run.paths)]
+    chart = Chart(
+        "",
+        "seconds since the run began",
+        height=90 + 26 * len(shown),
+        rows=[(i + 0.5, name) for i, name in enumerate(shown)],
+        x_range=(0.0, (until_s or run.end_s) * 1.01),
+        y_range=(float(len(shown)), 0.0),
+    )
     for path in dict.fromkeys(span.what for span in run.paths):
-        spans = [span for span in run.paths if span.what == path]
-        figure.add_bar(
-            orientation="h",
-            name=path,
-            base=[span.start_s for span in spans],
-            x=[max(span.end_s - span.start_s, run.end_s / 500) for span in spans],
-            y=[span.job for span in spans],
-            width=0.6,
-            marker_color=PATH_COLOURS.get(path, COLOURS[7]),
-            hovertemplate=f"{path}: from %{{base:.1f}} s",
-        )
-    shown = [name for name in order if any(span.job == name for span in run.paths)]
-    layout = figure_layout("", "seconds since the run began", "", height=120 + 26 * len(shown))
-    figure.update_layout(**layout, barmode="overlay", showlegend=True)
-    figure.update_layout(legend={"y": 1.0, "yanchor": "bottom"}, margin={"l": 120, "r": 20, "t": 40, "b": 50})
-    figure.update_yaxes(categoryorder="array", categoryarray=shown[::-1])
-    figure.update_xaxes(range=[0, (until_s or run.end_s) * 1.01])
-    return figure
+        spans = [
+            Span(
+                span.start_s,
+                max(span.end_s - span.start_s, run.end_s / 500),
+                shown.index(span.job) + 0.2,
+                0.6,
+                hover=f"{span.job}, {path}: from {span.start_s:.1f} to {span.end_s:.1f} s",
+            )
+            for span in run.paths
+            if span.what == path
+        ]
+        chart.spans(path, spans, PATH_COLOURS.get(path, COLOURS[7]))
+    return chart
