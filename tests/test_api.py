@@ -36,7 +36,7 @@ def _in_a_new_process(code: str) -> str:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    heavy = "{'numba', 'numpy', 'torch', 'pydantic', 'plotly', 'pandas', 'paceline.api'} & set(sys.modules)"
+    heavy = "{'numba', 'numpy', 'torch', 'pydantic', 'pandas', 'paceline.api'} & set(sys.modules)"
     assert _in_a_new_process(f"import sys, paceline; dir(paceline); print({heavy})") == "set()"
     assert _in_a_new_process(f"import sys, paceline; paceline.UserError; print({heavy})") == "set()"
 

@@ -298,7 +298,7 @@ def test_help_shows_examples_and_loads_no_engine() -> None:
         "import sys; sys.argv = ['paceline', 'simulate', '--help']\n"
         "from paceline.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "loaded = {'numba', 'plotly', 'numpy'} & set(sys.modules)\n"
+        "loaded = {'numba', 'numpy'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )
     done = subprocess.run(
