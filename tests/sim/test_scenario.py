@@ -52,6 +52,7 @@ def test_quantities_are_read_in_their_units(tmp_path: Path) -> None:
         ("[[job]]\n[[job]]\njitter = -1\n", r":3: job.1.jitter"),
         ("[[job]]\n[faults]\nloss = 1.0\n", r":3: faults.loss: .*below 1"),
         ("[[job]]\n[[faults.slow]]\njob = 'a'\nworker = 0\nfactor = 0.5\n", r":5: faults.slow.0.factor"),
+        ('horizon = "3 h"\n[[job]]\n', r":1: horizon: .*at most 9000 s"),
         ("[[job]]\n[[job]\n", r"not valid TOML"),
         ("policies = ['easy']\n[[job]]\n", r":1: policies.0: .*'esa'"),
         ("[[job]]\n[policy.easy.transport]\nwindow = 3\n", r": policy.easy: .*'esa'"),

@@ -8,7 +8,7 @@ found by tuning, as `paceline reproduce esa` does.
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from paceline.core.switch.memory import MARGIN
 from paceline.core.switch.memory import POLICIES as SWITCH_POLICIES
@@ -298,13 +298,23 @@ class ScenarioJob(Section):
         return model.fused(self.fuse // 4) if self.fuse else model
 
 
+HORIZON_MAX_NS = 9_000_000_000_000
+"""Links count femtoseconds in 64 bits, which end after 9,223 s."""
+
+
+def _countable(horizon_ns: int) -> int:
+    if horizon_ns > HORIZON_MAX_NS:
+        raise ValueError(f"has to be at most {HORIZON_MAX_NS // 10**9} s, where simulated time ends")
+    return horizon_ns
+
+
 class Scenario(Section):
     """A whole experiment; one run for each policy."""
 
     name: Name = "scenario"
     seed: int = 1
     policies: list[PolicyName] = ["esa-plus", "esa", "atp", "switchml", "ring", "ps"]
-    horizon: TimeNs = 1_000_000_000_000
+    horizon: Annotated[TimeNs, AfterValidator(_countable)] = 1_000_000_000_000
     """Simulated time after which a run is given up."""
     network: Network = Network()
     hosts: Hosts = Hosts()
