@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from paceline.torch.takeover import Takeover, TakeoverError
+from paceline.torch.takeover import Takeover, TakeoverError, keeper
 
 COUNTS = (6, 5, 7)
 """Micro-batches by rank; not the same for all."""
@@ -48,8 +48,11 @@ def reference(ranks: int, steps: int) -> nn.Module:
     return model
 
 
-def train(rank: int, ranks: int, ddp: bool, slow_layer: bool) -> dict[str, Any]:
-    """Five iterations at random speeds, or with a rank that is stuck in a layer; the weights and who did what."""
+def train(rank: int, ddp: bool, slow_layer: bool, turns_slow: bool = False) -> dict[str, Any]:
+    """Five iterations at random speeds, with a rank that is stuck in a layer, or with one that turns slow in the third.
+
+    The weights and who did what.
+    """
     model = build()
     bare = model
     if ddp:
@@ -69,7 +72,9 @@ def train(rank: int, ranks: int, ddp: bool, slow_layer: bool) -> dict[str, Any]:
     for step in range(5):
 
         def accumulate(indices: list[int]) -> None:
-            if not slow_layer:
+            if turns_slow:
+                time.sleep(0.4 if rank == 2 and step >= 2 else 0.02)  # noqa: B023
+            elif not slow_layer:
                 time.sleep(speeds.choice([0.0, 0.001, 0.01, 0.05 * rank]))
             loss_of(model, indices).backward()
 
@@ -132,11 +137,15 @@ def lose(rank: int, dying: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     scene, rank, ranks, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
+    if scene == "turns slow":
+        # Whatever else this machine does, they begin without claims.
+        keeper.Keeper._alike = lambda *_: True  # type: ignore[method-assign]
     limit = datetime.timedelta(seconds=150)
     dist.init_process_group("gloo", f"file://{folder / 'store'}", limit, rank=rank, world_size=ranks)
     scenes: dict[str, Any] = {
-        "speeds": lambda: train(rank, ranks, ddp=False, slow_layer=False),
-        "stuck": lambda: train(rank, ranks, ddp=True, slow_layer=True),
+        "speeds": lambda: train(rank, ddp=False, slow_layer=False),
+        "stuck": lambda: train(rank, ddp=True, slow_layer=True),
+        "turns slow": lambda: train(rank, ddp=False, slow_layer=False, turns_slow=True),
         "helper": lambda: lose(rank, 2, folder),
         "keeper": lambda: lose(rank, 0, folder),
     }

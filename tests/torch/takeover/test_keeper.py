@@ -2,6 +2,7 @@
 
 import heapq
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from paceline.core.help.takeover import Grant, Paces
-from paceline.torch.takeover.keeper import Iteration
+from paceline.torch.takeover.keeper import TICK_S, Iteration, Keeper, Outgoing
 
 SECOND = 1_000_000_000
 
@@ -172,3 +173,176 @@ def test_a_lease_that_runs_out_gives_the_micro_batch_to_another() -> None:
     assert (again.owner, again.m) == (1, 0)
     assert step.finish(1, lost.claim, SECOND, 2 * SECOND) == (False, [])
     assert step.finish(0, again.claim, SECOND, 3 * SECOND)[0]
+
+
+class Talk:
+    """Ranks that speak to a keeper as the client does, over several iterations; messages take no time."""
+
+    def __init__(self, ranks: int, lease_s: float = 1e6, tick_s: float = TICK_S) -> None:
+        self.tick_s = tick_s
+        self.keeper = Keeper(ranks, int(lease_s * SECOND))
+        self.whole = [False] * ranks
+        self.step, self.now_s = 0, 0.0
+        self.hung: set[int] = set()
+        for rank in range(ranks):
+            self.keeper.join(rank)
+
+    def run(self, paces: list[float], counts: list[int], deaths: dict[int, float] | None = None) -> float:
+        """One iteration; a rank's death is so many seconds after its beginning."""
+        self.step, began_s = self.step + 1, self.now_s
+        self.paces, self.counts = paces, counts
+        self.kept: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(len(paces))}
+        self.sent: list[tuple[int, str]] = []
+        self.frozen: dict[int, dict[str, Any]] = {}
+        self.own: dict[int, int] = {}  # of a rank without claims: how many it has computed
+        self.at: dict[int, tuple[tuple[int, int, int], float]] = {}  # what it computes since when
+        self.events = [(began_s + when, -1, rank) for rank, when in (deaths or {}).items()]
+        heapq.heapify(self.events)
+        for rank in range(len(paces)):
+            self._say(rank, "begin", micro_batches=list(range(counts[rank])), whole=self.whole[rank])
+        for rank in range(len(paces)):
+            if self.whole[rank]:
+                self.own[rank] = 0
+                self._start(rank, (rank, 0, 1))
+            else:
+                self._say(rank, "claim", ahead=False)
+        while not set(self.frozen) >= set(self.kept) - self.hung:
+            self._next(began_s)
+        return self.now_s - began_s
+
+    def _next(self, began_s: float) -> None:
+        tick_s = self.now_s + self.tick_s
+        assert tick_s < began_s + 2e3, "nobody is given what is free"
+        if not self.events or self.events[0][0] > tick_s:
+            self.now_s = tick_s
+            self._take(self.keeper.answer_waiting(self._now_ns()))
+            return
+        self.now_s, kind, rank = heapq.heappop(self.events)
+        if rank in self.keeper._gone or rank in self.hung:
+            return
+        if kind == -1:
+            self.at.pop(rank, None)
+            del self.kept[rank]
+            self._take(self.keeper.lose(rank, self._now_ns()))
+        else:
+            self._ended(rank)
+
+    def _ended(self, rank: int) -> None:
+        claim, _ = self.at.pop(rank)
+        took_ns = int(self.paces[rank] * SECOND)
+        if rank not in self.own:
+            self._say(rank, "finish", claim=list(claim), took_ns=took_ns)
+        else:
+            self.own[rank] += 1
+            self.kept[rank].append(claim[:2])
+            if self.own[rank] < self.counts[rank]:
+                self._start(rank, (rank, self.own[rank], self.own[rank] + 1))
+                return
+            self._say_whole(rank, None)
+        self._say(rank, "claim", ahead=False)
+
+    def _say_whole(self, rank: int, working_ns: int | None) -> None:
+        took_ns = [int(self.paces[rank] * SECOND)] * self.own.pop(rank)
+        self._say(rank, "whole", took_ns=took_ns, working_ns=working_ns)
+
+    def _start(self, rank: int, claim: tuple[int, int, int]) -> None:
+        self.at[rank] = claim, self.now_s
+        heapq.heappush(self.events, (self.now_s + self.paces[rank], 0, rank))
+
+    def _now_ns(self) -> int:
+        return int(self.now_s * SECOND)
+
+    def _say(self, rank: int, kind: str, **fields: Any) -> None:
+        self.sent.append((rank, kind))
+        claim = fields.get("claim")
+        message = {"kind": kind, "step": self.step, "id": 0, **fields}
+        self._take(self.keeper.handle(rank, message, self._now_ns()), claim)
+
+    def _take(self, messages: list[Outgoing], finished: list[int] | None = None) -> None:
+        for rank, message in messages:
+            if message.get("kept"):
+                assert finished is not None
+                self.kept[rank].append((finished[0], finished[1]))
+            elif "claim" in message and "id" in message:
+                owner, m, number = message["claim"]
+                self._start(rank, (owner, m, number))
+            elif message.get("kind") == "recall" and rank in self.own and rank not in self.hung:
+                self._say_whole(rank, int((self.now_s - self.at[rank][1]) * SECOND))
+            elif "frozen" in message:
+                self.frozen[rank], self.whole[rank] = message["frozen"], message["whole"]
+
+    def check(self) -> None:
+        """Each micro-batch is in the gradient of exactly one rank, and everybody knows whose."""
+        (shares,) = {str(result["shares"]) for result in self.frozen.values()}
+        told = next(iter(self.frozen.values()))["shares"]
+        assert str(told) == shares
+        assert [len(share) for share in told] == self.counts
+        for rank, kept in self.kept.items():
+            assert sorted(kept) == [
+                (owner, m) for owner, share in enumerate(told) for m, by in enumerate(share) if by == rank
+            ]
+
+
+def test_alike_ranks_compute_their_own_with_two_messages_each() -> None:
+    talk = Talk(4)
+    assert talk.run([1.0, 1.01, 1.0, 1.02], [4] * 4) >= 4.0
+    for _ in range(3):
+        assert talk.run([1.0, 1.01, 1.0, 1.02], [4] * 4) == pytest.approx(4.08)
+        talk.check()
+        # The last two go out together.
+        assert (
+            talk.sent.count((3, "begin"))
+            == talk.sent.count((3, "whole"))
+            == talk.sent.count((3, "claim"))
+            == 1
+        )
+        assert len(talk.sent) == 12
+
+
+def test_a_rank_that_turns_slow_is_recalled_and_helped_at_once() -> None:
+    talk = Talk(4)
+    talk.run([1.0] * 4, [4] * 4)
+    assert talk.whole == [True] * 4
+    # Alone it would take 10 s. It is recalled after 4.5 s, in its second: the others compute the last two.
+    assert talk.run([1.0, 1.0, 1.0, 2.5], [4] * 4) <= 5.6
+    talk.check()
+    assert talk.frozen[0]["shares"][3].count(3) == 2
+    assert talk.whole == [False] * 4
+    talk.run([1.0, 1.0, 1.0, 2.5], [4] * 4)
+    talk.check()
+    for _ in range(8):
+        talk.run([1.0] * 4, [4] * 4)
+        talk.check()
+    assert talk.whole == [True] * 4
+
+
+def test_a_rank_that_hangs_when_recalled_loses_what_it_computed() -> None:
+    talk = Talk(3, lease_s=30.0)
+    talk.run([1.0] * 3, [4] * 3)
+    talk.hung = {2}
+    talk.run([1.0] * 3, [4] * 3)
+    assert all(by != 2 for by in talk.frozen[0]["shares"][2])
+    # It wakes up, and finds that others have computed its own.
+    answer = talk.keeper.handle(
+        2, {"kind": "whole", "step": talk.step, "took_ns": [1] * 4, "working_ns": None}, talk._now_ns()
+    )
+    assert answer == []
+    assert talk.frozen[0]["shares"] == talk.keeper._iterations[talk.step].shares()
+
+
+@given(ranks=st.integers(1, 5), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_ranks_that_change_their_speed_count_exactly_once(ranks: int, data: st.DataObject) -> None:
+    talk = Talk(ranks, tick_s=0.4)
+    usual = data.draw(st.lists(st.integers(1, 6), min_size=ranks, max_size=ranks))
+    talk.run([1.0] * ranks, usual)
+    talk.check()
+    for last in (False, False, True):
+        slow = data.draw(
+            st.dictionaries(st.integers(0, ranks - 1), st.sampled_from((1.1, 1.7, 4.0, 30.0)), max_size=2)
+        )
+        paces = [slow.get(rank, 1.0) for rank in range(ranks)]
+        counts = data.draw(st.lists(st.integers(1, 6), min_size=ranks, max_size=ranks))
+        mortal = data.draw(st.sets(st.integers(0, ranks - 1), max_size=ranks - 1)) if last else set()
+        talk.run(paces, counts, {rank: data.draw(st.floats(0.001, 20.0)) for rank in sorted(mortal)})
+        talk.check()

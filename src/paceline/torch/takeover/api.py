@@ -9,7 +9,8 @@
 Every rank gives the micro-batches that are its own, as indices that any rank can load, and a function that
 computes one of them and leaves its gradient in `.grad`, as `backward` does. Who computes which one is settled
 while the iteration runs (`core/help/takeover.py`); each counts exactly once. A micro-batch's gradient is kept
-apart until the keeper has said that it counts, so that one that came second can be thrown away.
+apart until the keeper has said that it counts, so that one that came second can be thrown away. Where all ranks were
+alike in the iteration before, each computes its own without a question, until somebody waits for it (`keeper`).
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.core.bits import MICRO_BATCHES_MAX
+from paceline.core.help.ledger import Claim
 from paceline.live.hostmem.group import host_identity
 from paceline.torch.takeover.client import KeeperClient, TakeoverError
 from paceline.torch.takeover.keeper import KeeperServer
@@ -118,6 +120,7 @@ class Takeover:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._timeout_s = timeout_s
         self._step = 0
+        self._whole = False  # whether this iteration begins without claims
         self._computing: tuple[int, int, int] | None = None  # step, owner and number of the claim at work
         self._hooks: list[Any] = []
         self._keeper: KeeperServer | None = None
@@ -168,7 +171,8 @@ class Takeover:
     ) -> Report:
         total: Gradient = [None] * len(self._parameters)
         kept: list[tuple[int, int]] = []
-        pending: tuple[Future[dict[str, Any]], tuple[int, int, int], Gradient] | None = None
+        pending: tuple[Future[dict[str, Any]], Claim, Gradient] | None = None
+        ahead: Future[dict[str, Any]]
 
         def settle() -> None:
             nonlocal pending
@@ -179,13 +183,30 @@ class Takeover:
                     _add(total, gradient)
                 pending = None
 
+        def next_claim(asked: "Future[dict[str, Any]]") -> dict[str, Any]:
+            nonlocal ahead
+            settle()
+            answer = client.wait_for(asked, self._timeout_s)
+            if "claim" in answer:
+                ahead = client.ask("claim", self._step, ahead=True)
+            return answer
+
         # Messages that belong together are one: each wakes two threads, on machines whose cores have other work.
-        client.tell("begin", self._step, more=True, micro_batches=listed)
-        asked = client.ask("claim", self._step, more=True, ahead=False)
-        ahead = client.ask("claim", self._step, ahead=True)
-        answer = client.wait_for(asked, self._timeout_s)
+        if self._whole:
+            recalled = self._run_whole(client, listed, accumulate, total, kept)
+            if recalled is not None:
+                claim, gradient, took_ns = recalled
+                verdict = client.ask("finish", self._step, more=True, claim=claim, took_ns=took_ns)
+                pending = (verdict, claim, gradient)
+                client.release(claim)
+            answer = next_claim(client.ask("claim", self._step, ahead=False))
+        else:
+            client.tell("begin", self._step, more=True, micro_batches=listed)
+            asked = client.ask("claim", self._step, more=True, ahead=False)
+            ahead = client.ask("claim", self._step, ahead=True)
+            answer = client.wait_for(asked, self._timeout_s)
         while "frozen" not in answer:
-            claim: tuple[int, int, int] = tuple(answer["claim"])
+            claim = _as_claim(answer["claim"])
             client.hold(self._step, claim)
             indices = listed[claim[1]] if claim[0] == self.rank else answer["indices"]
             gradient, took_ns = self._compute(client, claim, indices, accumulate)
@@ -199,21 +220,41 @@ class Takeover:
             pending = (verdict, claim, gradient)
             if "claim" in following:
                 answer, ahead = following, asked
-                continue
-            settle()
-            answer = client.wait_for(asked, self._timeout_s)
-            if "claim" in answer:
-                ahead = client.ask("claim", self._step, ahead=True)
+            else:
+                answer = next_claim(asked)
+        self._whole = answer["whole"]
         report = Report(self._step, self.rank, **answer["frozen"])
         if sorted(kept) != report.computed_by(self.rank):
             raise TakeoverError("this rank's gradient is not what the ledgers say; it was taken for dead")
         self._set_gradient(total)
         return report
 
+    def _run_whole(
+        self,
+        client: KeeperClient,
+        listed: list[Any],
+        accumulate: Callable[[Any], object],
+        total: Gradient,
+        kept: list[tuple[int, int]],
+    ) -> tuple[Claim, Gradient, int] | None:
+        """All of this rank's own, without a claim; what it was at work on when the rest was recalled."""
+        client.begin_whole(self._step, listed)
+        for m, indices in enumerate(listed):
+            if not client.start_own():
+                return None
+            claim = (self.rank, m, m + 1)  # as the ledger numbers it, should it come to that
+            gradient, took_ns = self._compute(client, claim, indices, accumulate)
+            if not client.end_own(took_ns):
+                return claim, gradient, took_ns
+            kept.append(claim[:2])
+            _add(total, gradient)
+        client.end_whole()
+        return None
+
     def _compute(
         self,
         client: KeeperClient,
-        claim: tuple[int, int, int],
+        claim: Claim,
         indices: Any,
         accumulate: Callable[[Any], object],
     ) -> tuple[Gradient, int]:
@@ -337,6 +378,11 @@ def _add(total: Gradient, gradient: Gradient) -> None:
             total[i] = value
         else:
             existing.add_(value)
+
+
+def _as_claim(numbers: list[int]) -> Claim:
+    owner, m, number = numbers
+    return owner, m, number
 
 
 def _as_plain(indices: Any) -> Any:

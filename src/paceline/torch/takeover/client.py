@@ -1,7 +1,8 @@
 """A rank's connection to the keeper: requests that are answered later, leases that are kept alive, the keeper's loss.
 
 One thread reads: it hands out answers, remembers which claims are fenced, and renews the
-leases while the rank computes. No wait is without end: a keeper that says nothing for `silence_s` is lost.
+leases while the rank computes; and where the rank computes all of its own without a question, it gives back what is not
+begun as soon as the keeper recalls it. No wait is without end: a keeper that says nothing for `silence_s` is lost.
 """
 
 import contextlib
@@ -28,11 +29,15 @@ class KeeperClient:
     ) -> None:
         self.fenced: set[tuple[int, int, int]] = set()
         """Claims, as (step, owner, number), whose result somebody else has given."""
-        self._silence_s = silence_s
+        self._rank, self._silence_s = rank, silence_s
         self._beat_s = lease_s / 4
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._held: set[tuple[int, int, int]] = set()
+        self._whole: list[int] | None = None
+        """Nanoseconds of each own micro-batch that was computed without a claim; None: there are claims."""
+        self._at_work_ns = 0
+        """When the rank began its present one of those; 0: it is between two."""
         self._step = 0
         self._next_id = 0
         self._lost = ""
@@ -83,6 +88,43 @@ class KeeperClient:
         with self._lock:
             self._held.discard(claim)
 
+    def begin_whole(self, step: int, micro_batches: Sequence[Any]) -> None:
+        """Compute all of one's own without a claim, between `start_own` and `end_own`, until one of them says no."""
+        with self._lock:
+            self._step, self._whole, self._at_work_ns = step, [], 0
+        self.tell("begin", step, micro_batches=micro_batches, whole=True)
+
+    def start_own(self) -> bool:
+        """Begin the next one; False: the keeper has recalled what is left, so claim."""
+        with self._lock:
+            self._at_work_ns = time.monotonic_ns()
+            return self._whole is not None
+
+    def end_own(self, took_ns: int) -> bool:
+        """The present one counts; False: it was recalled meanwhile, and is under a claim."""
+        with self._lock:
+            self._at_work_ns = 0
+            if self._whole is None:
+                return False
+            self._whole.append(took_ns)
+            return True
+
+    def end_whole(self) -> None:
+        """All are computed, unless what was left was recalled; goes out with the next message."""
+        with self._lock:
+            self._tell_whole(more=True)
+
+    def _tell_whole(self, more: bool) -> None:
+        """What was computed without a claim; what is at work is under a claim from now on. Under the lock."""
+        if self._whole is None:
+            return
+        at_work_ns = time.monotonic_ns() - self._at_work_ns if self._at_work_ns else None
+        message = {"kind": "whole", "step": self._step, "took_ns": self._whole, "working_ns": at_work_ns}
+        if at_work_ns is not None:
+            self._held.add((self._rank, len(self._whole), len(self._whole) + 1))
+        self._whole = None
+        self._send(message, more)
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -90,13 +132,17 @@ class KeeperClient:
         self._socket.close()
 
     def _write(self, message: dict[str, Any], more: bool = False) -> None:
-        data = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            self._send(message, more)
+
+    def _send(self, message: dict[str, Any], more: bool) -> None:
+        """Under the lock."""
+        self._unsent += json.dumps(message).encode() + b"\n"
+        if more:
+            return
+        data, self._unsent = self._unsent, b""
         try:
-            with self._lock:
-                self._unsent += data
-                if not more:
-                    data, self._unsent = self._unsent, b""
-                    self._socket.sendall(data)
+            self._socket.sendall(data)
         except OSError as error:
             raise TakeoverError(self._lost or f"the keeper is lost: {error}") from None
 
@@ -132,6 +178,10 @@ class KeeperClient:
         if message.get("kind") == "fenced":
             step, owner, number = message["claim"]
             self.fenced.add((step, owner, number))
+        elif message.get("kind") == "recall":
+            with self._lock, contextlib.suppress(TakeoverError):
+                if message["step"] == self._step:
+                    self._tell_whole(more=False)
         elif "id" in message:
             with self._lock:
                 answer = self._waiting.pop(message["id"])

@@ -5,6 +5,11 @@ is sent from one to the next by progress alone. A request has an `id`, and so ha
 there is something for the rank, or when the iteration is frozen; a claim `ahead` is answered at once. A rank whose
 claim became worthless is told so unasked. `Keeper` does no I/O: messages and the time go in, messages come out.
 
+**Whole.** Where the ranks were alike in the iteration before, and nothing was taken over, a rank computes all of its
+own micro-batches without a question, and has no ledger; it tells when it is done. Where somebody has waited for such a
+rank for half a micro-batch, it is *recalled*: what it has not begun is free from then on, and claimed as ever. So help
+costs two messages a rank where nobody needs it.
+
 `KeeperServer` carries them over TCP and keeps the time. Lines of JSON; the first of a connection has the token that the
 ranks were given over their process group (`listener`). Every second everybody hears that the keeper is alive. A
 connection that ends is a rank that is gone.
@@ -30,6 +35,10 @@ LINE_MAX = 1 << 24
 TICK_S = 0.02
 ALIVE_S = 1.0
 START_S = 30.0
+ALIKE = 1.25
+"""Ranks are alike if the slowest takes no more than so many times as long for a micro-batch as the quickest."""
+RECALL_AFTER = 0.5
+"""Of a micro-batch: for so long somebody waits before those that compute without a ledger are recalled."""
 
 
 class Outgoing(NamedTuple):
@@ -63,11 +72,49 @@ class Iteration:
         """Rank and micro-batch of every claim (owner, number) that was given and not finished."""
         self._ahead: dict[int, Claim] = {}
         self._waits: set[int] = set()
+        self._whole: dict[int, int] = {}
+        """Ranks that compute their own without a ledger, and when each was recalled; 0: it was not."""
+        self._waited_since_ns = 0
 
-    def begin(self, rank: int, micro_batches: list[Any], now_ns: int) -> None:
-        """The rank's micro-batches may be claimed from now on."""
+    def begin(self, rank: int, micro_batches: list[Any], now_ns: int, whole: bool = False) -> None:
+        """The rank's micro-batches may be claimed from now on; `whole`: once it is done or was recalled."""
         self.indices[rank] = micro_batches
-        self.ledgers.create(rank, len(micro_batches), now_ns)
+        if whole:
+            self._whole[rank] = 0
+        else:
+            self.ledgers.create(rank, len(micro_batches), now_ns)
+
+    def end_whole(self, rank: int, took_ns: list[int], working_ns: int | None, now_ns: int) -> None:
+        """The rank has computed so many of its own; `working_ns`: for how long it is at work on the next one.
+
+        Too late, where it was recalled a lease ago: others compute these.
+        """
+        if self._whole.pop(rank, None) is None:
+            return
+        self.ledgers.create(rank, len(self.indices[rank]), now_ns, len(took_ns), working_ns is not None)
+        self.ledgers.open[rank].keep = 0  # it takes part in the sum, whatever it has computed
+        for each in took_ns:
+            self.policy.paces.note(rank, each)
+        claim = self.ledgers.first_claim(rank)
+        if working_ns is not None and claim is not None:
+            self._holders[rank, claim[2]] = rank, claim[1]
+            self.policy.start(claim, now_ns - working_ns)
+
+    def recall(self, now_ns: int) -> list[int]:
+        """Somebody waits: the ranks without a ledger that are recalled now. Who does not answer loses what it did."""
+        if not self._whole:
+            return []
+        self._waited_since_ns = self._waited_since_ns or now_ns
+        found = []
+        for rank, recalled_ns in list(self._whole.items()):
+            if recalled_ns == 0:
+                if now_ns - self._waited_since_ns >= RECALL_AFTER * self.policy.paces.of(rank):
+                    self._whole[rank] = now_ns
+                    found.append(rank)
+            elif now_ns - recalled_ns >= self.ledgers.lease_ns:
+                self._note(rank, rank, None, f"worker {rank} was recalled, and says nothing")
+                self.end_whole(rank, [], None, now_ns)
+        return found
 
     def claim(self, rank: int, now_ns: int, ahead: bool = False) -> Grant | None:
         """The micro-batch that this rank computes next, or None; `ahead`: it is still at work on another one."""
@@ -109,6 +156,8 @@ class Iteration:
         """A rank is gone: what it held or had computed is for the others."""
         if self.is_frozen or rank in self.ledgers.gone:
             return
+        if rank in self._whole:
+            self.end_whole(rank, [], None, 0)
         freed = self.ledgers.leave(rank)
         self._note(rank, rank, None, f"worker {rank} is gone; {freed} micro-batches came back from it")
 
@@ -164,7 +213,8 @@ class Keeper:
         out: list[Outgoing] = []
         if kind == "begin":
             self._peers[rank].in_step = True
-            self._iteration(number, now_ns).begin(rank, message["micro_batches"], now_ns)
+            iteration = self._iteration(number, now_ns)
+            iteration.begin(rank, message["micro_batches"], now_ns, bool(message.get("whole")))
         elif number in self._iterations:
             # Otherwise of an iteration that is over for everybody.
             out = self._handle_in(self._iterations[number], rank, message, now_ns)
@@ -187,6 +237,8 @@ class Keeper:
             for loser, lost in fenced:
                 if loser in self._peers:
                     out.append(Outgoing(loser, {"kind": "fenced", "claim": [number, claim[0], lost]}))
+        elif kind == "whole":
+            iteration.end_whole(rank, message["took_ns"], message["working_ns"], now_ns)
         elif kind == "renew":
             for claim in message["claims"]:
                 iteration.renew(_as_claim(claim), now_ns)
@@ -206,10 +258,12 @@ class Keeper:
                 text = f"rank {lost[0]} is gone, and had not given its micro-batches of this iteration"
                 message: dict[str, Any] = {"error": text}
             elif iteration.freeze():
-                message = {"frozen": self._result(iteration, now_ns)}
+                message = {"frozen": self._result(iteration, now_ns), "whole": self._alike(iteration)}
             elif grant := iteration.claim(rank, now_ns):
                 message = _as_message(iteration, rank, grant)
             else:
+                recalled = [peer for peer in iteration.recall(now_ns) if peer in self._peers]
+                out += [Outgoing(other, {"kind": "recall", "step": number}) for other in recalled]
                 continue
             assert peer.asks is not None
             out.append(Outgoing(rank, {"id": peer.asks[1], **message}))
@@ -222,6 +276,13 @@ class Keeper:
             # The one before is kept for a rank that asks late.
             self._iterations.pop(number - 2, None)
         return self._iterations[number]
+
+    def _alike(self, iteration: Iteration) -> bool:
+        """Whether all may compute their own without a ledger next time: nobody was slow, nobody was helped."""
+        if iteration.ledgers.gone or any(iteration.ledgers.given(owner) for owner in iteration.ledgers.open):
+            return False
+        paces = [self.paces.of(rank) for rank in range(self.ranks)]
+        return max(paces) <= ALIKE * min(paces)
 
     def _result(self, iteration: Iteration, now_ns: int) -> dict[str, Any]:
         if iteration.result is None:
