@@ -37,6 +37,20 @@ def test_running_jobs_stay_and_servers_that_are_down_get_nothing(name: str) -> N
     assert not set(started) & {0, 1, 4, 5}
 
 
+def test_a_job_that_should_have_ended_goes_before_a_shorter_one() -> None:
+    running = [Running(_job("r", 2), (0, 1), 1.0)]
+    cluster = Cluster((Server("s0", 2),))
+    jobs = [_job("short", 2, 5), _job("long", 2, 10)]
+
+    def order(latest_s: dict[str, float]) -> list[str]:
+        policy = by_name("bco-plus", no_later=1.05)
+        outlook = plan_now(cluster, Model(), running, jobs, (), policy, "jct", latest_s=latest_s)
+        return [decision.job for decision in outlook.decisions]
+
+    assert order({}) == ["r", "short", "long"]
+    assert order({"long": 1.3, "short": 9.0}) == ["r", "long", "short"]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(1, 7), min_size=1, max_size=6), st.sets(st.sampled_from(["s0", "s1", "s2"])),

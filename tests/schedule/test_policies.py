@@ -93,6 +93,44 @@ def test_bco_plus_is_never_worse_than_sjf_bco(problem: Problem, objective: str) 
     assert figures[0] <= figures[1] * (1 + 1e-12)
 
 
+@settings(max_examples=25, deadline=None)
+@given(problem=problems(arrivals=False), objective=st.sampled_from(["makespan", "jct"]))
+def test_no_job_pays_for_a_better_average_where_a_bound_is_asked_for(
+    problem: Problem, objective: str
+) -> None:
+    reference = planning.plan(problem, FirstFit(), objective)
+    bounded = planning.plan(problem, BcoPlus(evaluations=40, no_later=1.05), objective)
+    assert all(
+        ours <= 1.05 * theirs * (1 + 1e-6)
+        for ours, theirs in zip(bounded.end_s, reference.end_s, strict=True)
+    )
+    figures = [
+        (plan.makespan_s if objective == "makespan" else plan.avg_jct_s) for plan in (bounded, reference)
+    ]
+    assert figures[0] <= figures[1] * (1 + 1e-6)
+
+
+def test_a_bound_holds_over_a_whole_online_run() -> None:
+    """Plan after plan, each judged from its own moment, a job would be put off further and further."""
+    sizes = ((8, 14), (4, 11), (8, 9), (2, 9), (4, 15), (8, 13))
+    jobs = tuple(
+        Job(f"j{k}", gpus, steps, 3_000_000, backward_s=0.24, exchange="in-network")
+        for k, (gpus, steps) in enumerate(sizes)
+    )
+    cluster = Cluster(tuple(Server(f"s{k}", 4) for k in range(4)), intra_bps=2e10, inter_bps=5e7)
+    problem = Problem(cluster, jobs, Model(links=True))
+    reference, free, bounded = (
+        planning.replan(problem, policy, "jct") for policy in (FirstFit(), BcoPlus(), BcoPlus(no_later=1.05))
+    )
+    worst = [
+        max(ours / theirs for ours, theirs in zip(plan.end_s, reference.end_s, strict=True))
+        for plan in (free, bounded)
+    ]
+    assert worst[0] > 1.3, "the case shows nothing"
+    assert worst[1] <= 1.05 * (1 + 1e-6)
+    assert bounded.avg_jct_s <= 1.05 * free.avg_jct_s
+
+
 def test_plans_are_reproducible() -> None:
     problem = paper_problem(5, PaperSetting(servers=10))
     for make in (lambda: BcoPlus(seed=1, evaluations=150), lambda: Random(seed=1), SjfBco):

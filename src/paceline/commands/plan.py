@@ -73,6 +73,14 @@ def plan(
         float,
         typer.Option(min=0.0, help="Seconds that bco-plus may search at most; it is said if that strikes."),
     ] = 60.0,
+    no_later: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATIO",
+            min=1.0,
+            help="bco-plus lets no job end more than so many times as late as first fit would. Default: no bound.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     gantt: Annotated[bool, typer.Option(help="Show the Gantt chart in the terminal.")] = True,
     json_file: JsonFile = "",
@@ -96,12 +104,14 @@ def plan(
             # Jobs that name a model take another time on other devices.
             anew, _ = _jobs(changed_source, jobs, trace, seed, limit)
             questions[number] = (change, *changed_problem(source, anew, change))
-    schedules = _run(source, listed, names, objective, seed, budget, work, "")
+    schedules = _run(source, listed, names, objective, (seed, budget, work, no_later), "")
     best = output.best_of(schedules, objective)
     remarks += output.caps(schedules)
     rows, changed_json = [], []
     for change, changed_source, changed_jobs in questions:
-        changed = _run(changed_source, changed_jobs, names, objective, seed, budget, work, f" if {change}")
+        changed = _run(
+            changed_source, changed_jobs, names, objective, (seed, budget, work, no_later), f" if {change}"
+        )
         for before, after in zip(schedules, changed, strict=True):
             rows.append(output.what_if_row(change, before, after))
             entry = after.to_dict()
@@ -175,11 +185,10 @@ def _run(
     jobs: "tuple[Job, ...]",
     names: list[str],
     objective: Literal["makespan", "jct"],
-    seed: int,
-    budget: float,
-    work: int | None,
+    search: tuple[int, float, int | None, float | None],
     note: str,
 ) -> "list[Schedule]":
+    """`search`: the seed, how long and how far bco-plus may search, and how late it may let a job end."""
     from dataclasses import replace
 
     from rich.console import Console
@@ -188,12 +197,13 @@ def _run(
     from paceline.schedule.kernels import announce
     from paceline.schedule.policies import by_name
 
+    seed, budget, work, no_later = search
     problem = source.problem(jobs)
     announce()
     console = Console(stderr=True)
     schedules = []
     for name in names:
-        chosen = by_name(name, seed=seed, budget_s=budget, work=work)
+        chosen = by_name(name, seed=seed, budget_s=budget, work=work, no_later=no_later)
         if console.is_terminal:
             with console.status(f"{name}: planning {len(jobs)} jobs{note} ..."):
                 schedules.append(planning.plan(problem, chosen, objective))

@@ -86,6 +86,13 @@ def run(
         float, typer.Option(min=0.0, help="Seconds to wait for servers to come back when nothing else fits.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="For rand and bco-plus.")] = 0,
+    no_later: Annotated[
+        float,
+        typer.Option(
+            metavar="RATIO",
+            help="bco-plus lets no job end more than so many times as late as first fit would; 0: no bound.",
+        ),
+    ] = 1.05,
     legend: Legend = False,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the run in the browser while it lasts; prints where.")
@@ -115,7 +122,7 @@ def run(
         request = launch.RunRequest(
             launcher, policy, objective, switch, switch_memory, seed, grace, patience, address,
             tuple(shlex.split(sbatch)), network, tuple(name for name in warm.split(",") if name),
-            switch_policy,
+            switch_policy, no_later,
         )  # fmt: skip
         launch.create(jobs, cluster, request, folder)
     page: subprocess.Popen[bytes] | None = None

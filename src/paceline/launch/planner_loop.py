@@ -8,7 +8,7 @@ processes are taken at each turn (`control.py`).
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -20,7 +20,7 @@ from paceline.launch.control import CANCELLED, ENDED, Controller
 from paceline.launch.jobs import RunJob
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.learning import Learning, Placed
-from paceline.launch.replan import Outlook, Running, plan_now
+from paceline.launch.replan import Outlook, Running, latest_ends_s, plan_now
 from paceline.launch.store import Row, Store, Tell
 from paceline.report.run.logs import last_line
 from paceline.schedule.inputs.cluster import Cluster
@@ -281,7 +281,7 @@ class PlannerLoop:
             return
         outlook = plan_now(
             self.cluster, self.model, running, [self.learning.corrected(name) for name in waiting], self.down,
-            self.policy, self.settings.objective,
+            self.policy, self.settings.objective, latest_s=self._latest_s(now),
         )  # fmt: skip
         self._write_plan(now, why, running, outlook)
         for decision in outlook.decisions:
@@ -291,6 +291,16 @@ class PlannerLoop:
         self.learning.predict(
             now, [Placed(each.name, each.task.attempt, each.gpus) for each in self.attempts.open.values()]
         )
+
+    def _latest_s(self, now: float) -> dict[str, float]:
+        """In seconds from now, when each job should have ended, where the policy heeds that."""
+        arrived = [
+            replace(self.learning.corrected(row["name"]), arrival_s=float(row["arrival_s"]))
+            for row in self.store.jobs()
+            if row["state"] not in ("pending", "failed", CANCELLED)
+        ]
+        ends_s = latest_ends_s(self.cluster, self.model, arrived, self.policy, self.settings.objective)
+        return {name: self.meta["began"] + end_s - now for name, end_s in ends_s.items()}
 
     def _write_plan(self, now: float, why: str, running: list[Running], outlook: Outlook) -> None:
         decisions = [

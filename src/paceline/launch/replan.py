@@ -8,6 +8,7 @@ Servers that are down are taken out of the cluster before the policy sees it.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Objective, Plan
+from paceline.schedule.planning import latest_ends
 from paceline.schedule.policies import Policy, by_name
 
 
@@ -79,8 +81,9 @@ def plan_now(
     policy: Policy,
     objective: Objective,
     clock: Callable[[], float] = time.perf_counter,
+    latest_s: Mapping[str, float] = MappingProxyType({}),
 ) -> Outlook:
-    """The plan for this moment."""
+    """The plan for this moment; `latest_s`: when jobs should have ended, in seconds from now."""
     began = clock()
     up = [server for server in cluster.servers if server.name not in down]
     old_of = np.array(
@@ -101,7 +104,11 @@ def plan_now(
     pinned = {
         i: np.array(sorted(new_of[g] for g in each.gpus), dtype=np.int64) for i, each in enumerate(held)
     }
-    problem = Problem(replace(cluster, servers=tuple(up)), jobs, model, pinned=pinned, ongoing=True)
+    unit = model.slot_s or 1.0
+    latest = {i: latest_s[job.name] / unit for i, job in enumerate(jobs) if job.name in latest_s}
+    problem = Problem(
+        replace(cluster, servers=tuple(up)), jobs, model, pinned=pinned, ongoing=True, latest=latest
+    )
     plan = policy.plan(problem, objective)
     if not isinstance(plan, Plan):
         raise UserError(f"{policy.name} gives no plan; a run needs one that plans ahead", place="--policy")
@@ -110,7 +117,6 @@ def plan_now(
             raise UserError(f"{policy.name} moves {jobs[i].name}, which runs", place="--policy")
     start, end = timeline.run(problem, plan.order, plan.gpus, plan.not_before)
     first = _forced(start, held=len(held))
-    unit = problem.unit_s
     decisions = []
     for i in (int(i) for i in np.argsort(start, kind="stable")):
         gpus = tuple(int(old_of[g]) for g in plan.of(problem, i))
@@ -120,6 +126,18 @@ def plan_now(
             JobDecision(jobs[i].name, gpus, float(start[i]) * unit, float(end[i]) * unit, reason, at_once)
         )
     return Outlook(tuple(decisions), too_large, dict(plan.settings), clock() - began)
+
+
+def latest_ends_s(
+    cluster: Cluster, model: Model, arrived: Sequence[Job], policy: Policy, objective: Objective
+) -> dict[str, float]:
+    """When each job that has arrived, ended ones too, must have ended, from the run's beginning; see `latest_ends`."""
+    fitting = tuple(job for job in arrived if job.gpus <= cluster.gpus_total)
+    if not fitting:
+        return {}
+    problem = Problem(cluster, fitting, model)
+    ends = latest_ends(problem, range(len(fitting)), policy, objective)
+    return {fitting[j].name: end * problem.unit_s for j, end in ends.items()}
 
 
 def _forced(start: Any, held: int) -> int:

@@ -37,6 +37,8 @@ from paceline.schedule.policies import by_name
 from paceline.units import parse_size_bytes
 
 EMULATED = "emulated"
+NO_LATER = 1.05
+"""A better average is not paid for by one job."""
 LOCK_LIMIT_S = 1.0
 """Who only looks whether a planner is alive holds the lock for a moment too (`control.planner_alive`)."""
 
@@ -68,6 +70,8 @@ class RunRequest:
     """Modules that are loaded before the first job starts; its ranks are forked from that process."""
     switch_policy: str = ""
     """Who gets the aggregators of a switch that the run starts; default: the switch's own."""
+    no_later: float = NO_LATER
+    """How many times as late as under first fit bco-plus may let a job end; 0: as late as the objective likes."""
 
 
 def _local(request: RunRequest, run_dir: Path) -> Launcher:
@@ -116,6 +120,8 @@ def check(request: RunRequest) -> None:
     if request.switch_policy and request.switch_policy not in SWITCH_POLICIES:
         known = ", ".join(name for name in SWITCH_POLICIES if name != "none")
         raise UserError(f"unknown policy {request.switch_policy!r}; known: {known}", place="--switch-policy")
+    if request.no_later and request.no_later < 1.0:
+        raise UserError("a job cannot be asked to end earlier than under first fit", place="--no-later")
     check_policy(request.policy)
 
 
@@ -240,7 +246,7 @@ def go_on(folder: Path, watcher: Watcher) -> int:
                 store.set_meta(began=time.time())
             loop = PlannerLoop(
                 store, launcher, source.file.cluster(), Model.from_file(source.file), jobs,
-                by_name(request.policy, seed=request.seed), watcher,
+                by_name(request.policy, seed=request.seed, no_later=request.no_later or None), watcher,
                 LoopSettings(cast(Objective, request.objective), request.grace_s, patience_s=request.patience_s),
                 switch,
             )  # fmt: skip

@@ -186,6 +186,8 @@ class Problem:
     """Jobs that run already, by index, and their GPUs: they stay; time 0 is now (see `planning.py`)."""
     ongoing: bool = False
     """One of many plans of an online run: policies should be quick."""
+    latest: Mapping[int, float] = field(default_factory=dict)
+    """When jobs should have ended, by index, in units; for policies that heed it."""
 
     def __post_init__(self) -> None:
         if not self.jobs:

@@ -8,7 +8,7 @@ never sees a job that has not arrived.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from paceline.schedule.model import Problem
 from paceline.schedule.plan import Objective, Plan, Schedule
 from paceline.schedule.policies import Policy
 from paceline.schedule.policies.bco_plus import BcoPlus
+from paceline.schedule.policies.first_fit import FirstFit
 from paceline.schedule.policies.tiresias import Tiresias
 from paceline.schedule.timeline import Timeline
 
@@ -67,7 +68,10 @@ def replan(problem: Problem, policy: Policy, objective: Objective) -> Schedule:
             for j in present
         )
         pinned = {i: cluster.gpus_of(j) for i, j in enumerate(cluster.running)}
-        now = replace(problem, jobs=jobs, pinned=pinned, ongoing=True)
+        arrived = [j for j in range(len(problem.jobs)) if problem.jobs_t.arrival[j] <= cluster.now]
+        ends = latest_ends(problem, arrived, policy, objective)
+        latest = {i: ends[j] - cluster.now for i, j in enumerate(present) if j in ends}
+        now = replace(problem, jobs=jobs, pinned=pinned, ongoing=True, latest=latest)
         plan = policy.plan(now, objective)
         assert isinstance(plan, Plan), "only policies that plan ahead are planned anew"
         plans += 1
@@ -76,3 +80,25 @@ def replan(problem: Problem, policy: Policy, objective: Objective) -> Schedule:
             if i not in pinned and start[i] <= 0.0:
                 cluster.start(present[i], plan.of(now, int(i)), plan.reasons[i])
     return cluster.schedule(policy.name, {"plans": plans})
+
+
+FORESEEN_MAX = 100
+"""Jobs; with more of them a policy compares with first fit from now on only: their whole past is too much to repeat."""
+
+
+def latest_ends(
+    problem: Problem, arrived: Sequence[int], policy: Policy, objective: Objective
+) -> dict[int, float]:
+    """When the jobs that have arrived must have ended, in units, where the policy bounds that; else nothing.
+
+    By what first fit would have made of them had it planned from the beginning, at every arrival and end.
+    """
+    if not isinstance(policy, BcoPlus) or policy.no_later is None or len(arrived) > FORESEEN_MAX:
+        return {}
+    known = replace(problem, jobs=tuple(problem.jobs[j] for j in arrived), pinned={}, latest={})
+    ends_s = {place.job: place.end_s for place in replan(known, FirstFit(), objective).placements}
+    arrival = problem.jobs_t.arrival
+    return {
+        j: float(arrival[j] + policy.no_later * (ends_s[problem.jobs[j].name] / problem.unit_s - arrival[j]))
+        for j in arrived
+    }

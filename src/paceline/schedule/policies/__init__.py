@@ -34,8 +34,18 @@ CAP_S = 60.0
 """The longest that a policy searches, unless somebody asks for another time."""
 
 
-def by_name(name: str, *, seed: int = 0, budget_s: float | None = CAP_S, work: int | None = None) -> Policy:
-    """The policy of that name; `work` evaluations for those that search, and at most `budget_s` by the clock."""
+def by_name(
+    name: str,
+    *,
+    seed: int = 0,
+    budget_s: float | None = CAP_S,
+    work: int | None = None,
+    no_later: float | None = None,
+) -> Policy:
+    """The policy of that name; `work` evaluations for those that search, and at most `budget_s` by the clock.
+
+    `no_later`: for bco-plus, how many times as late as under first fit a job may end.
+    """
     from paceline.schedule.exact import Exact
     from paceline.schedule.policies.bco_plus import BcoPlus
     from paceline.schedule.policies.first_fit import FirstFit
@@ -49,7 +59,7 @@ def by_name(name: str, *, seed: int = 0, budget_s: float | None = CAP_S, work: i
         "sjf-bco": SjfBco,
         "sjf-bco-printed": lambda: SjfBco(fa_ffp="printed"),
         "sjf-bco-one-server": lambda: SjfBco(fa_ffp="one-server"),
-        "bco-plus": lambda: BcoPlus(seed=seed, budget_s=budget_s, evaluations=work),
+        "bco-plus": lambda: BcoPlus(seed=seed, budget_s=budget_s, evaluations=work, no_later=no_later),
         "ls": ListScheduling,
         "ff": FirstFit,
         "rand": lambda: Random(seed=seed),

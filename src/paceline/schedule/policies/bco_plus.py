@@ -10,6 +10,10 @@ Every candidate is judged by the event-driven model. The budget is work, so many
 is the same to the bit on any machine under any load. `budget_s` is a cap by the clock on top, counted from the end of
 step 1; where it strikes, the settings say so (`capped`). The search stops early when the lower bound is reached.
 
+**No job pays for the average** (`no_later`): a job ends at most so many times as late as under first fit, counted from
+its arrival. First fit's own plan is then among the first candidates. An online run tells when each job would have ended
+had first fit planned from the beginning (`Problem.latest`); where that cannot be kept, as little is late as possible.
+
 Both searches walk with late acceptance: a step is kept if it is no worse than the walk was some steps ago, which
 needs no temperature and forgets slowly. They give the best they saw, and read no clock themselves.
 """
@@ -23,6 +27,7 @@ import numpy as np
 from paceline.schedule import bounds, placement, timeline
 from paceline.schedule.model import Floats, Ints, Problem
 from paceline.schedule.plan import Objective, Plan, score
+from paceline.schedule.policies.first_fit import FirstFit
 from paceline.schedule.policies.sjf_bco import SjfBco
 
 WORK, WORK_MIN = 2500, 40
@@ -37,11 +42,13 @@ Genes = tuple[Ints, Ints, Ints]
 """Order of the list, way to spread, who holds back the others."""
 MEMORY = 30
 """Steps that late acceptance looks back."""
+LATE = 1e3
+"""What a unit of time beyond a job's latest end costs a plan, in units of the score: a plan that keeps to them wins."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A judged plan; `energy` is the score with a tie-break."""
+    """A judged plan; `energy` is the score with a tie-break, and what ends too late costs."""
 
     score: float
     energy: float
@@ -62,6 +69,8 @@ class BcoPlus:
     evaluations: int | None = None
     """The work; default: by the number of jobs, and `ONGOING` for each plan of an online run."""
     horizon: float | None = None
+    no_later: float | None = None
+    """No job's completion time is more than so many times that under first fit; None: whatever the score gains."""
     name: str = "bco-plus"
     online: bool = False
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
@@ -85,16 +94,19 @@ class BcoPlus:
 
         goal = bounds.lower_bound(problem).value_s / problem.unit_s if objective == "makespan" else 0.0
         rng = np.random.default_rng(self.seed)
-        best = first = self._start(problem, objective)
+        first = self._start(problem, objective)
+        latest, kept = self._latest(problem, objective)
+        best = min((first, *kept), key=lambda candidate: energy(candidate.score, candidate.end, latest))
+        best = replace(best, energy=energy(best.score, best.end, latest))
         began = self.clock()
-        lists = [self._from_list(problem, objective, *genes) for genes in starts(problem)]
+        lists = [self._from_list(problem, objective, latest, *genes) for genes in starts(problem)]
         champion = min(range(len(lists)), key=lambda i: lists[i].energy)
         best = min((best, lists[champion]), key=lambda candidate: candidate.energy)
         if best.score > goal * (1 + 1e-9):
             genes = list(starts(problem))[champion]
             found = search_lists(
                 genes,
-                lambda g: self._from_list(problem, objective, *g),
+                lambda g: self._from_list(problem, objective, latest, *g),
                 lambda: may_go_on(0.6),
                 rng,
                 goal,
@@ -103,7 +115,12 @@ class BcoPlus:
             best = min((best, found), key=lambda candidate: candidate.energy)
         if best.score > goal * (1 + 1e-9):
             best = search_plans(
-                problem, best, lambda c: judged(problem, c, objective), lambda: may_go_on(1.0), rng, goal
+                problem,
+                best,
+                lambda c: judged(problem, c, objective, latest),
+                lambda: may_go_on(1.0),
+                rng,
+                goal,
             )
         reasons = [self._reason(problem, first, best, j) for j in range(len(problem.jobs))]
         settings = {
@@ -125,8 +142,29 @@ class BcoPlus:
         # By the score alone, so that a better tie-break never costs makespan.
         return min(candidates, key=lambda candidate: candidate.score)
 
+    def _latest(self, problem: Problem, objective: Objective) -> tuple[Floats | None, list[Candidate]]:
+        """When each job must have ended, and the plan of first fit that shows how; nothing where nobody asks."""
+        if self.no_later is None:
+            return None, []
+        plan, zeros = FirstFit(horizon=self.horizon).plan(problem, objective), np.zeros(len(problem.jobs))
+        found = judged(
+            problem, Candidate(0.0, 0.0, plan.order, plan.gpus, zeros, zeros, "first fit"), objective
+        )
+        arrival = problem.jobs_t.arrival
+        latest = arrival + max(1.0, self.no_later) * (found.end - arrival)
+        for j in problem.latest.keys() - problem.pinned.keys():
+            latest[j] = problem.latest[j]
+        latest[list(problem.pinned)] = np.inf  # they run, wherever that is
+        return latest, [found]
+
     def _from_list(
-        self, problem: Problem, objective: Objective, order: Ints, mode: Ints, hold: Ints
+        self,
+        problem: Problem,
+        objective: Objective,
+        latest: Floats | None,
+        order: Ints,
+        mode: Ints,
+        hold: Ints,
     ) -> Candidate:
         jobs = problem.jobs_t
         pinned = np.zeros(len(order), dtype=np.bool_)
@@ -139,7 +177,7 @@ class BcoPlus:
         )
         by_start = np.lexsort((np.arange(len(order)), start)).astype(np.int64)
         value = score(problem, end, objective)
-        return Candidate(value, energy(value, end), by_start, gpus, start, end, "backfilling")
+        return Candidate(value, energy(value, end, latest), by_start, gpus, start, end, "backfilling")
 
     def _reason(self, problem: Problem, first: Candidate, best: Candidate, j: int) -> str:
         base = problem.jobs_t.base
@@ -158,18 +196,21 @@ def default_work(jobs: int) -> int:
     return max(WORK_MIN, min(WORK, JOBS_JUDGED // max(1, jobs)))
 
 
-def energy(value: float, end: Floats) -> float:
-    """The score with a slight preference for jobs that end early, so that plateaus have a slope."""
-    return value + 1e-4 * float(end.mean())
+def energy(value: float, end: Floats, latest: Floats | None = None) -> float:
+    """The score with a slight preference for jobs that end early, so that plateaus have a slope; late ends cost."""
+    late = 0.0 if latest is None else float(np.maximum(0.0, end - latest * (1 + 1e-9)).sum())
+    return value + 1e-4 * float(end.mean()) + LATE * late
 
 
-def judged(problem: Problem, candidate: Candidate, objective: Objective) -> Candidate:
+def judged(
+    problem: Problem, candidate: Candidate, objective: Objective, latest: Floats | None = None
+) -> Candidate:
     """The candidate with its score by the judge."""
     _, end = timeline.run(problem, candidate.order, candidate.gpus, candidate.not_before)
     value = score(problem, end, objective)
     return Candidate(
         value,
-        energy(value, end),
+        energy(value, end, latest),
         candidate.order,
         candidate.gpus,
         candidate.not_before,
