@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from paceline.experiments.live import cells, experiment
 from paceline.experiments.live.experiment import Unfinished, conclude, docs_tables, reproduce
 from paceline.experiments.live.predict import PredictionTask
-from paceline.experiments.live.workloads import BASELINE, LivePoint, all_points
+from paceline.experiments.live.workloads import BASELINE, TOGETHER, LivePoint, all_points
 from paceline.experiments.sweep import Sweep
 from tests.emulation.test_namespaces import needs_root
 
@@ -56,13 +56,30 @@ def test_the_summary_compares_with_first_fit_and_gloo(tmp_path: Path) -> None:
     assert summary["sim_error_mean"]["ours"] == summary["sim_error_max"]["ours"] == 0.1
     assert summary["live_loss_difference_max"]["ours"] == 0.0
     ideas = (tmp_path / "ideas.csv").read_text().splitlines()
-    assert ideas[3] == "stragglers: takeover instead of waiting,2.0,2.0,2.0,2.0"
+    assert ideas[3] == "stragglers: takeover instead of waiting,2.0,2.0,2.0,2.0,3"
     page = docs_tables(tmp_path)
     assert (
-        "| bco-plus, esa-plus, takeover | 1.0 | 1.0 to 1.0 | 8.00 | 2.0 | 8.00 | 1.00 | 0.25 | 0.28 | +10% |"
+        "| bco-plus, esa-plus, takeover | 3 | 1.0 | 1.0 to 1.0 | 8.00 | 2.0 | 8.00 | 1.00 | 0.25 | 0.28 | +10% |"
         in page
     )
     assert "first fit" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_what_was_done_so_far_has_its_tables(tmp_path: Path) -> None:
+    """Two cells of each workload and seed carry the claim, and run first."""
+    order = all_points(quick=False)
+    assert {point.combination for point in order[:12]} == {BASELINE, TOGETHER}
+    assert {point.seed for point in order[12:24]} == {1}
+    assert not any(point.exchange == "atp" for point in order[12:24])
+    for count in (11, 12, 14, 30):
+        done = experiment.comparable([measured(point) for point in order[:count]])
+        # The eleventh has a baseline and nothing to compare with it.
+        assert len(done) == (10 if count == 11 else count)
+        foreseen = [[{"iteration_s": 1.0, "jct_s": 5.0} for _ in cell["jobs"]] for cell in done]
+        summary = conclude(tmp_path, done, foreseen, PACES | {"computes": PACES["sends"]})
+        assert summary["live_avg_jct_over_ff_gloo"]["ours"] == 8.0
+        assert "| first fit, Gloo | 3 |" in docs_tables(tmp_path)
+        assert ("what one idea gives" in docs_tables(tmp_path)) == (count == 30)
 
 
 def test_a_limited_run_stops_between_cells_and_goes_on(

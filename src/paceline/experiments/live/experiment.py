@@ -3,7 +3,7 @@
 {first-fit, bco-plus} x {Gloo's ring, ATP, esa-plus} x {wait for the slow, takeover}, two workloads, several seeds,
 each cell a `paceline run` on an emulated cluster, beside the packet simulator's word for it. Cells run one after the
 other: they share this machine's processors. With a limit the run stops between two cells, and `--resume` goes on; the
-tables have the workloads and seeds that are complete.
+tables have what there is, each combination with its seeds, against the baseline of the same workload and seed.
 
     python -m paceline.experiments.live.experiment out/live docs/live.md
 
@@ -11,10 +11,10 @@ renews the tables of docs/live.md from a finished run.
 """
 
 import csv
+import itertools
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,14 @@ from paceline.experiments.live.page import IDEAS, KEYS, combination_label, write
 from paceline.experiments.live.predict import Calibration, PredictionTask, predict
 from paceline.experiments.live.workloads import (
     BASELINE,
+    EXCHANGES,
+    PLANNERS,
     RATE,
     SERVERS,
     SLOWDOWN,
+    STRAGGLERS,
     TOGETHER,
+    WORKLOADS,
     LivePoint,
     all_points,
 )
@@ -53,7 +57,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that stopped at its limit; workloads and seeds that are complete have their tables."""
+    """A run that stopped at its limit; the tables have what was done."""
 
     done: int
     cells: int
@@ -66,7 +70,7 @@ def reproduce(
     check_possible()
     points = all_points(quick, seeds)
     cells, paces = _measure(out, points, sweep, limit_s)
-    compared = whole_groups(cells, points)
+    compared = comparable(cells)
     if not compared:
         return Unfinished(len(cells), len(points))
     tasks = [PredictionTask(json.dumps(cell), Calibration(**paces[cell["workload"]])) for cell in compared]
@@ -76,12 +80,17 @@ def reproduce(
     return summary if len(cells) == len(points) else Unfinished(len(cells), len(points))
 
 
-def whole_groups(cells: Sequence[Row], points: Sequence[LivePoint]) -> list[Row]:
-    """The cells of those workloads and seeds that are complete: what can be compared."""
-    wanted = Counter((point.workload, point.seed) for point in points)
-    found = Counter((cell["workload"], cell["seed"]) for cell in cells)
-    whole = {group for group in wanted if found[group] == wanted[group]}
-    return [cell for cell in cells if (cell["workload"], cell["seed"]) in whole]
+def comparable(cells: Sequence[Row]) -> list[Row]:
+    """The cells of those workloads and seeds that have their baseline and all three ideas, in the tables' order."""
+    found = {(cell["workload"], cell["seed"], *(cell[name] for name in KEYS)): cell for cell in cells}
+    return [
+        found[(load, seed, *key)]
+        for load in WORKLOADS
+        for seed in sorted({cell["seed"] for cell in cells})
+        for key in itertools.product(PLANNERS, EXCHANGES, STRAGGLERS)
+        if (load, seed, *key) in found
+        and all((load, seed, *other) in found for other in (BASELINE, TOGETHER))
+    ]
 
 
 def conclude(
@@ -97,7 +106,9 @@ def conclude(
     combined = combine(whole, rows)
     write_csv(out / "combinations.csv", combined)
     ideas = ablation(whole)
-    write_csv(out / "ideas.csv", ideas)
+    (out / "ideas.csv").unlink(missing_ok=True)
+    if ideas:
+        write_csv(out / "ideas.csv", ideas)
     summary = summarise(rows, whole)
     write_summary(out, summary)
     write_page(out / "index.html", rows, whole, combined, ideas, summary, paces)
@@ -120,7 +131,7 @@ def _measure(
     cells: list[Row] = []
     for task, is_done in zip(tasks, finished, strict=True):
         if not is_done and limit_s is not None and time.monotonic() - began > limit_s:
-            break
+            continue  # what was done before is read all the same
         cells += run_points(run_cell, [task], task.point.label, Sweep(1, None, out / "cells", resume=True))
     return cells, dict(zip(loads, found, strict=True))
 
@@ -175,10 +186,14 @@ def cell_row(cell: Row, rows: Sequence[Row]) -> Row:
 
 
 def gains(cells: Sequence[Row], figure: str, key: Key, over: Key = BASELINE) -> list[float]:
-    """How many times better one combination is than another, for each workload and seed."""
+    """How many times better one combination is than another, for each workload and seed that has both."""
     found = {(cell["workload"], cell["seed"], *(cell[name] for name in KEYS)): cell[figure] for cell in cells}
     places = dict.fromkeys(place[:2] for place in found)
-    return [found[(*place, *over)] / found[(*place, *key)] for place in places]
+    return [
+        found[(*place, *over)] / found[(*place, *key)]
+        for place in places
+        if (*place, *over) in found and (*place, *key) in found
+    ]
 
 
 def worst_job(rows: Sequence[Row], key: Key) -> float:
@@ -188,7 +203,7 @@ def worst_job(rows: Sequence[Row], key: Key) -> float:
         for row in rows
     }
     jobs = dict.fromkeys(place[:3] for place in jct_s)
-    return min(float(jct_s[(*job, *BASELINE)] / jct_s[(*job, *key)]) for job in jobs)
+    return min(float(jct_s[(*job, *BASELINE)] / jct_s[(*job, *key)]) for job in jobs if (*job, *key) in jct_s)
 
 
 def combine(cells: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
@@ -219,7 +234,10 @@ def combine(cells: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
 
 
 def ablation(cells: Sequence[Row]) -> list[Row]:
-    """What one idea gives, median over workloads and seeds: on top of the baseline, and with the other two there."""
+    """What one idea gives, median over workloads and seeds: on top of the baseline, and with the other two there.
+
+    Of the ideas whose cells were run; `cases`: workloads and seeds that have them.
+    """
     steps = []
     for place, name in enumerate(IDEAS):
         alone, without = list(BASELINE), list(TOGETHER)
@@ -228,8 +246,10 @@ def ablation(cells: Sequence[Row]) -> list[Row]:
         for figure in ("avg_jct", "makespan"):
             first = gains(cells, f"{figure}_s", tuple(alone))
             last = gains(cells, f"{figure}_s", TOGETHER, tuple(without))
-            step |= {f"{figure}_alone": median(first), f"{figure}_last": median(last)}
-        steps.append(step)
+            if first and last:
+                step |= {f"{figure}_alone": median(first), f"{figure}_last": median(last)}
+        if len(step) > 1:
+            steps.append({**step, "cases": min(len(first), len(last))})
     return steps
 
 
@@ -295,6 +315,7 @@ def docs_tables(folder: Path) -> str:
     for load in dict.fromkeys(row["workload"] for row in combined):
         columns = (
             f"`{load}`",
+            "seeds",
             "avg JCT, s",
             "spread",
             "times",
@@ -309,15 +330,17 @@ def docs_tables(folder: Path) -> str:
                 [_docs_row(row) for row in combined if row["workload"] == load],
             )
         )
-    parts.append(
-        table(
-            ("what one idea gives", "avg JCT, alone", "last", "makespan, alone", "last"),
-            [
-                (row["idea"], *(f"{float(row[key]):.2f}" for key in row if key != "idea"))
-                for row in _read(folder / "ideas.csv")
-            ],
+    if (folder / "ideas.csv").exists():
+        shown = ("avg_jct_alone", "avg_jct_last", "makespan_alone", "makespan_last")
+        parts.append(
+            table(
+                ("what one idea gives", "avg JCT, alone", "last", "makespan, alone", "last", "cases"),
+                [
+                    (row["idea"], *(f"{float(row[key]):.2f}" for key in shown), row["cases"])
+                    for row in _read(folder / "ideas.csv")
+                ],
+            )
         )
-    )
     return "\n\n".join(parts)
 
 
@@ -325,6 +348,7 @@ def _docs_row(row: dict[str, str]) -> tuple[str, ...]:
     figure = {key: float(value) for key, value in row.items() if key not in ("workload", *KEYS)}
     return (
         combination_label((row["planner"], row["exchange"], row["stragglers"])),
+        f"{figure['seeds']:.0f}",
         f"{figure['avg_jct_s']:.1f}",
         f"{figure['avg_jct_min_s']:.1f} to {figure['avg_jct_max_s']:.1f}",
         f"{figure['avg_jct_gain']:.2f}",

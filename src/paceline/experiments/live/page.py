@@ -84,7 +84,14 @@ def write_page(
         "two are there. Where the second figure is the smaller one, the ideas overlap."
     )
     page.table(
-        ["idea", "avg JCT, alone", "avg JCT, last", "makespan, alone", "makespan, last"],
+        [
+            "idea",
+            "avg JCT, alone",
+            "avg JCT, last",
+            "makespan, alone",
+            "makespan, last",
+            "workloads and seeds",
+        ],
         [list(step.values()) for step in ideas],
     )
     page.heading("The packet simulator against live")

@@ -94,6 +94,10 @@ class LivePoint:
         return f"{self.workload}-{self.seed}-{self.planner}-{self.exchange}-{self.stragglers}"
 
     @property
+    def combination(self) -> tuple[str, str, str]:
+        return self.planner, self.exchange, self.stragglers
+
+    @property
     def load(self) -> LiveWorkload:
         return WORKLOADS[self.workload]
 
@@ -138,11 +142,15 @@ def jobs_text(load: LiveWorkload, jobs: Sequence[LiveJob], stragglers: str, seed
 
 
 def all_points(quick: bool, seeds: int | None = None) -> list[LivePoint]:
-    """Every cell of every workload and seed; those that are compared run one after the other. Quick: no ATP."""
+    """Every cell of every workload and seed, in the order in which they run. Quick: no ATP.
+
+    First those that carry the claim: the baseline and all three ideas, of all workloads and seeds. Then, seed by seed,
+    those with one or two of the ideas, and a seed behind them ATP.
+    """
     count = seeds or (1 if quick else 3)
     loads = ("sends",) if quick else tuple(WORKLOADS)
     exchanges = tuple(name for name in EXCHANGES if not quick or name != "atp")
-    return [
+    points = [
         LivePoint(load, planner, exchange, stragglers, seed, quick)
         for seed in range(1, count + 1)
         for load in loads
@@ -150,3 +158,10 @@ def all_points(quick: bool, seeds: int | None = None) -> list[LivePoint]:
         for exchange in exchanges
         for stragglers in STRAGGLERS
     ]
+
+    def wave(point: LivePoint) -> int:
+        if point.combination in (BASELINE, TOGETHER):
+            return 0
+        return point.seed + (1 if point.exchange == "atp" else 0)
+
+    return sorted(points, key=wave)
