@@ -114,7 +114,7 @@ def test_a_bound_holds_over_a_whole_online_run() -> None:
     """Plan after plan, each judged from its own moment, a job would be put off further and further."""
     sizes = ((8, 14), (4, 11), (8, 9), (2, 9), (4, 15), (8, 13))
     jobs = tuple(
-        Job(f"j{k}", gpus, steps, 3_000_000, backward_s=0.24, exchange="in-network")
+        Job(f"j{k}", gpus, steps, 1_091_724, backward_s=0.4, exchange="in-network")
         for k, (gpus, steps) in enumerate(sizes)
     )
     cluster = Cluster(tuple(Server(f"s{k}", 4) for k in range(4)), intra_bps=2e10, inter_bps=5e7)
