@@ -1,8 +1,11 @@
 """Runs on emulated clusters, killed at random moments: is anything left on this machine?
 
     python -m tests.launch.killed --runs 20
+    python -m tests.launch.killed --runs 20 --training
 
 Each run is killed by SIGKILL, SIGTERM or SIGINT, in one of its processes, between its first file and two seconds later.
+With `--training` it is a workload of the live experiment, with switch, takeover and a pool of warm processes, and up
+to 20 seconds later.
 """
 
 import argparse
@@ -15,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from paceline.experiments.live.cells import COMPILED, LOADED
+from paceline.experiments.live.workloads import SENDS, LivePoint, cluster_text, jobs_text
 from paceline.launch.launchers.supervisor import marked_processes
 from tests.launch.scenes import Scene
 
@@ -31,9 +36,21 @@ def command_of(scene: Scene) -> list[str]:
     return [sys.executable, "-c", CALL, "run", str(scene.jobs_file), *options, "--policy", "ff"]
 
 
+def training_of(folder: Path, seed: int) -> tuple[Path, list[str]]:
+    """The folder of a run of the live experiment's workload, and its command."""
+    jobs = LivePoint("sends", "bco-plus", "esa-plus", "help", seed).jobs()
+    (folder / "jobs.toml").write_text(jobs_text(SENDS, jobs, "help", seed))
+    (folder / "cluster.toml").write_text(cluster_text(SENDS))
+    options = ["--cluster", str(folder / "cluster.toml"), "--out", str(folder / "run"), "--objective", "jct"]
+    switch = ["--switch", "auto", "--switch-memory", "256KiB", "--warm", ",".join(LOADED + COMPILED)]
+    return folder / "run", [
+        *(sys.executable, "-c", CALL, "run", str(folder / "jobs.toml"), *options, *switch)
+    ]
+
+
 def on_this_machine() -> dict[str, set[str]]:
-    """What a run could leave: named namespaces, links, shared memory."""
-    folders = ("/run/netns", "/sys/class/net", "/dev/shm")
+    """What a run could leave: named namespaces, links, shared memory, control groups."""
+    folders = ("/run/netns", "/sys/class/net", "/dev/shm", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu")
     return {
         # Semaphores of Python's own pools are somebody else's: a run has no pool.
         folder: {path.name for path in Path(folder).glob("*") if not path.name.startswith("sem.mp-")}
@@ -43,16 +60,23 @@ def on_this_machine() -> dict[str, set[str]]:
 
 def kill_one(folder: Path, chance: random.Random) -> tuple[Scene, str]:
     """Start a run, kill it some time later, wait for its processes to go; the run, and what is left of it."""
-    before = on_this_machine()
     scene = Scene(folder, SERVERS).job("a", 2, f"[ -e {folder}/over ] || sleep 600")
-    run = subprocess.Popen(
-        command_of(scene), env={**os.environ, MARK: str(folder)}, stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    return scene, what_is_left(command_of(scene), scene.run_dir, 2.0, chance)
+
+
+def what_is_left(command: list[str], run_dir: Path, latest_s: float, chance: random.Random) -> str:
+    """Of a run that is killed at most so long after its first file."""
+    before, folder = on_this_machine(), run_dir.parent
+    environment = {
+        **os.environ,
+        MARK: str(folder),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    run = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     until = time.monotonic() + LIMIT_S
-    while not (scene.run_dir / "run.sqlite").exists() and time.monotonic() < until:
+    while not (run_dir / "run.sqlite").exists() and time.monotonic() < until:
         time.sleep(0.02)
-    time.sleep(chance.uniform(0.0, 2.0))
+    time.sleep(chance.uniform(0.0, latest_s))
     number = chance.choice(SIGNALS)
     victims = marked_processes(MARK, str(folder)) if number == signal.SIGKILL else [run.pid]
     victim = chance.choice(victims or [run.pid])
@@ -70,7 +94,7 @@ def kill_one(folder: Path, chance: random.Random) -> tuple[Scene, str]:
         new = {place: names & new[place] for place, names in on_this_machine().items()}
     for place, names in new.items():
         left += [f"{place}/{name}" for name in sorted(names - before[place])]
-    return scene, ", ".join(left)
+    return ", ".join(left)
 
 
 def main() -> int:
@@ -79,13 +103,18 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--training", action="store_true", help="a workload of the live experiment")
     options = parser.parse_args()
     chance, bad = random.Random(options.seed), 0
     with tempfile.TemporaryDirectory() as folder:
         for i in range(options.runs):
             place = Path(folder, str(i))
             place.mkdir()
-            _, left = kill_one(place, chance)
+            if options.training:
+                run_dir, command = training_of(place, 1 + i)
+                left = what_is_left(command, run_dir, 20.0, chance)
+            else:
+                _, left = kill_one(place, chance)
             bad += bool(left)
             print(f"run {i + 1}: {left or 'nothing left'}", flush=True)
     print(f"{options.runs} runs killed, {bad} left something behind")
