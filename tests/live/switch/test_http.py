@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,6 +90,9 @@ def test_a_worker_is_bound_to_its_address_or_to_that_of_who_asks(
         (0, "1.2.3.4:70000"),
         (0, "224.0.0.1:9000"),
         (0, "255.255.255.255:9000"),
+        (0, "127.255.255.255:9000"),
+        (0, "[::ffff:127.255.255.255]:9000"),
+        (0, "[fd00::1]:9000"),
         (0, "[ff02::1]:9000"),
         (0, "[ff0e::77]:9000"),
         (0, "[ff02::1%lo]:9000"),
@@ -231,6 +235,28 @@ def test_half_open_connections_keep_nobody_from_being_admitted(switch: Running) 
         assert ask(switch.port, "GET", "/healthz")[0] == 200
     finally:
         for one in half:
+            one.close()
+
+
+def test_who_asks_without_a_token_keeps_no_job_waiting(
+    switch: Running, job: dict[str, Any], monkeypatch: Any
+) -> None:
+    """As many as there are threads ask for metrics, and get none."""
+    held = threading.Event()
+    monkeypatch.setattr(http, "metrics_text", lambda *_: (held.wait(60), b"")[1])
+    many = []
+    try:
+        for _ in range(100):
+            one = socket.create_connection(("127.0.0.1", switch.port), 5.0)
+            one.sendall(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            many.append(one)
+        for _ in range(5):
+            path = f"/v1/jobs/{job['job']}/lease"
+            assert ask(switch.port, "POST", path, {}, key=job["key"])[0] == 200
+            assert ask(switch.port, "GET", "/healthz")[0] == 200
+    finally:
+        held.set()
+        for one in many:
             one.close()
 
 

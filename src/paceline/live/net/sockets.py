@@ -4,6 +4,7 @@ A socket is of the family of the address it is bound to; one on `::` takes IPv4 
 """
 
 import ctypes
+import errno
 import fcntl
 import functools
 import os
@@ -224,6 +225,16 @@ def is_own_address(host: str) -> bool:
         except OSError:
             return False
         return True
+
+
+def is_everyones(host: str) -> bool:
+    """Does the address mean all hosts of a network of this machine's? The kernel lets no plain socket send there."""
+    with socket.socket(family_of(host), socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError as error:
+            return error.errno == errno.EACCES
+        return False
 
 
 def own_address(peer: str = _ANYWHERE) -> str:

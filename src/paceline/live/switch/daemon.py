@@ -180,7 +180,7 @@ class LiveSwitch:
 
     def bind_worker(self, job: AdmittedJob, worker: int, address: int, rack: int = 0) -> None:
         """Bind a worker's address, and tell the upper switch in which rack it lives."""
-        self._refuse_switches(address)
+        self._check_address(address)
         if self.registry.is_rack(job, address):
             raise Refusal(400, f"{show_address(*sockets.unpack_address(address))} is a rack's switch")
         self.registry.bind_worker(job, worker, address, rack or job.rack)
@@ -190,12 +190,15 @@ class LiveSwitch:
     def bind_rack(self, job: AdmittedJob, rack: int, addresses: Sequence[int]) -> None:
         """Bind the addresses of a rack's switch, which is another one than this."""
         for address in addresses:
-            self._refuse_switches(address)
+            self._check_address(address)
         self.registry.bind_rack(job, rack, addresses)
 
-    def _refuse_switches(self, address: int) -> None:
-        """A worker or rack at a switch's own address would have each packet for it go round for ever."""
+    def _check_address(self, address: int) -> None:
+        """Refuse a switch's own, where each packet would go round for ever, and what no packet from here reaches."""
         host, port = sockets.unpack_address(address)
+        if is_ipv6(host) != is_ipv6(self.options.host) and self.options.host != "::":
+            spoken = "IPv6" if is_ipv6(self.options.host) else "IPv4"
+            raise Refusal(400, f"{show_address(host, port)} cannot be reached: this switch speaks {spoken}")
         own = port in self.ports and (
             sockets.is_own_address(host) if is_everywhere(self.options.host) else host == self.options.host
         )

@@ -8,6 +8,7 @@ or it is refused.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 import socket
@@ -26,6 +27,7 @@ from paceline.live.net.addresses import (
     show_address,
     split_address,
 )
+from paceline.live.net.sockets import is_everyones
 from paceline.live.switch.daemon import LiveSwitch
 from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
 from paceline.live.switch.metrics import metrics_text
@@ -37,6 +39,8 @@ IDLE_MAX = 256
 """Connections without a request."""
 REQUEST_S = 5.0
 """A connection that has sent no whole request by then is closed, and a body that is not there refused."""
+PUBLIC_MAX = 2
+"""Requests without token or key that are answered at a time, of each kind: they wait, and keep no job waiting."""
 
 
 class ControlServer:
@@ -173,6 +177,8 @@ def application(switch: LiveSwitch) -> Any:
         handler: Callable[["Call"], tuple[int, Any]],
         *guards: Callable[["Call"], object],
     ) -> Route:
+        places = asyncio.Semaphore(PUBLIC_MAX) if not guards else contextlib.nullcontext()
+
         async def endpoint(request: Request) -> Response:
             client = request.client.host if request.client else ""
             call = Call(dict(request.path_params), dict(request.headers), {}, client)
@@ -181,7 +187,8 @@ def application(switch: LiveSwitch) -> Any:
                     await run_in_threadpool(guard, call)
                 if guards:
                     call.body = await _body(request)
-                status, answer = await run_in_threadpool(handler, call)
+                async with places:
+                    status, answer = await run_in_threadpool(handler, call)
             except Refusal as refusal:
                 return JSONResponse({"error": str(refusal)}, refusal.status)
             if isinstance(answer, bytes):
@@ -254,7 +261,8 @@ class Call:
         if not port:
             raise Refusal(400, f"{value!r} has no port")
         # Of IPv6 also ::1 counts as reserved; of IPv4 what is reserved ends with the address of everyone.
-        if meant.is_multicast or meant.is_unspecified or (meant.version == 4 and meant.is_reserved):
+        nobodys = meant.is_multicast or meant.is_unspecified or (meant.version == 4 and meant.is_reserved)
+        if nobodys or is_everyones(str(meant)):
             raise Refusal(400, f"{value!r} is not the address of one host")
         try:
             return pack_address(str(meant), port)
