@@ -107,11 +107,12 @@ def test_a_failing_rank_takes_its_gang_along_and_retries_are_counted(tmp_path: P
     assert "rank 1 ended with 3" in scene.rows("jobs")[0]["reason"]
 
 
-def test_a_child_in_a_session_of_its_own_ends_with_its_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("away", ["setsid", "env -i setsid", "setsid sh -c '\"$@\" &' sh env -i setsid"])
+def test_a_child_in_a_session_of_its_own_ends_with_its_job(away: str, tmp_path: Path) -> None:
+    """Also one without the job's variables, and one whose parent has ended."""
     child = tmp_path / "child"
-    scene = Scene(tmp_path, SERVERS).job(
-        "a", 2, f"setsid sh -c 'echo $$ > {child}; exec sleep 300' & {until(child)}"
-    )
+    start = f"{away} /bin/sh -c 'echo $$ > {child}; exec /bin/sleep 300'"
+    scene = Scene(tmp_path, SERVERS).job("a", 2, f"{start} & {until(child)}")
     assert scene.run() == 0
     found = supervisor._stat(int(child.read_text()))
     assert found is None or found[0] in "ZX"

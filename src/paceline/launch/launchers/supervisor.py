@@ -6,7 +6,8 @@ lose the outcome; where there was none, it goes to a second place (`keep_outcome
 only once: of two supervisors for one attempt, the second does nothing. If a rank fails, the others are stopped: a gang
 is whole or ended. SIGTERM stops all: SIGTERM to each rank's process group, a time of grace, SIGKILL. With `--lifeline`,
 the end of standard input does the same at once, so that ranks never outlive the process at the other end. What a rank
-has started in a session of its own is found by a variable in its environment, and ends with the last rank.
+has started in a session of its own ends with the last rank: orphans of its ranks become this process's children, and
+a variable in their environment marks those that do not.
 
 A process is known by its id and its start time, so that a reused id is never taken for the old process.
 
@@ -14,6 +15,7 @@ Standard library only, no imports of this package: it starts once for each job.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import selectors
@@ -34,6 +36,7 @@ ROOM, ROOM_BYTES = "exit.room", 4096
 """What `exit.json` is made of."""
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask for an orderly end. They are held back until there is somebody to take them."""
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 # Which process is which --------------------------------------------------------------------------------
@@ -44,15 +47,20 @@ def _boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start time in clock ticks, or None if there is no such process."""
+def _fields(pid: int) -> list[str] | None:
+    """What /proc tells of a process from its state letter on, or None if there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name in brackets may hold anything, brackets included.
-    fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], int(fields[19])
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time in clock ticks, or None if there is no such process."""
+    fields = _fields(pid)
+    return None if fields is None else (fields[0], int(fields[19]))
 
 
 def process_identity(pid: int) -> dict[str, Any] | None:
@@ -110,6 +118,49 @@ def kill_marked(name: str, value: str) -> int:
                 os.kill(pid, signal.SIGKILL)
         killed |= left
     return len(killed)
+
+
+def adopt_orphans() -> None:
+    """Whoever has no parent any more below this process becomes its child, whatever session or environment it has."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> set[int]:
+    """The processes below this one that run."""
+    parents = {}
+    for entry in _PROC.iterdir():
+        fields = _fields(int(entry.name)) if entry.name.isdigit() else None
+        if fields is not None and fields[0] not in "ZX":
+            parents[int(entry.name)] = int(fields[1])
+    below = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return below - {os.getpid()}
+
+
+def bury(known: set[int]) -> None:
+    """Take note of the end of adopted children, so that the kernel forgets them; not of those that are `known`."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid in known:
+                return
+            os.waitpid(found.si_pid, 0)
+
+
+def kill_descendants() -> None:
+    """End everything below this process: nothing of it may go on after the attempt."""
+    for _ in range(200):
+        left = descendants()
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        bury(set())
+        time.sleep(0.005)
+    bury(set())
 
 
 # Files of an attempt -------------------------------------------------------------------------------------
@@ -242,6 +293,7 @@ class Gang:
             self.ended[rank] = exit_code_of(code)
             if code != 0:
                 self._fail(exit_code_of(code), f"rank {rank} ended with {exit_code_of(code)}")
+        bury({process.pid for process in self.ranks.values()})
 
     def _fail(self, code: int, reason: str) -> None:
         if self.verdict is None:
@@ -304,8 +356,10 @@ def supervise(folder: Path, lifeline: bool) -> int:
     """The whole life of an attempt here; returns its exit code."""
     task = read_json(folder / "task.json")
     reserve_room(folder)
+    adopt_orphans()
     gang = Gang(folder, task)
     watch(gang, lifeline)
+    kill_descendants()
     kill_marked(OWN, gang.mark)
     code = gang.verdict if gang.verdict is not None else 0
     outcome = {"exit_code": code, "reason": gang.reason, "ranks": gang.ended, "ended": time.time()}
