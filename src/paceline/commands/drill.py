@@ -8,6 +8,8 @@ import typer
 from paceline.commands.output import JsonFile, Legend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from paceline.drill.outcome import DrillOutcome
     from paceline.drill.plan import Drill
 
@@ -91,21 +93,19 @@ def drill(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _live(drills: "list[Drill]", loopback: bool, ddp: bool) -> "list[DrillOutcome]":
-    """One bed for all drills of one kind."""
+def _live(drills: "list[Drill]", loopback: bool, ddp: bool) -> "Iterator[DrillOutcome]":
+    """One bed for all drills of one kind; each is told when it ends."""
     from paceline.bench.processes import ChildError
     from paceline.drill.in_live import run_live
     from paceline.drill.live_bed import live_bed
     from paceline.errors import UserError
 
-    found = []
     kinds = dict.fromkeys((each.workers, each.seed, each.elements, each.pace) for each in drills)
     for workers, seed, elements, pace in kinds:
         try:
             with live_bed(workers, seed, elements, pace / 1e9, loopback, ddp) as bed:
                 for each in drills:
                     if (each.workers, each.seed, each.elements, each.pace) == (workers, seed, elements, pace):
-                        found.append(run_live(each, bed))
+                        yield run_live(each, bed)
         except ChildError as error:
             raise UserError(str(error).splitlines()[0], place="drill --live") from None
-    return found
