@@ -69,4 +69,6 @@ def test_a_verdict_says_what_is_wrong() -> None:
     assert not bad.passed
     assert bad.why() == "1 of 30 sums wrong; 9 of 10 steps; stood still for 2.50 s, allowed 2.00 s"
     assert not DrillOutcome("x", "sim", 10, 10, 0, 0, 0.0, 2.0).passed, "nothing was compared"
+    elsewhere = DrillOutcome("x", "loopback", 10, 10, 30, 0, 0.5, 2.0, notes=["began without the switch"])
+    assert (elsewhere.passed, elsewhere.why()) == (False, "began without the switch")
     assert not DrillOutcome("x", "sim", 0, 10, 0, 0, 0.0, 2.0, skipped="no root").passed

@@ -94,18 +94,25 @@ def drill(
 
 
 def _live(drills: "list[Drill]", loopback: bool, ddp: bool) -> "Iterator[DrillOutcome]":
-    """One bed for all drills of one kind; each is told when it ends."""
+    """One bed for drills of one kind, as long as its workers use the switch; each is told when it ends."""
     from paceline.bench.processes import ChildError
-    from paceline.drill.in_live import run_live
+    from paceline.drill.in_live import RETURN_S, run_live
     from paceline.drill.live_bed import live_bed
     from paceline.errors import UserError
 
     kinds = dict.fromkeys((each.workers, each.seed, each.elements, each.pace) for each in drills)
     for workers, seed, elements, pace in kinds:
+        waiting = [
+            each
+            for each in drills
+            if (each.workers, each.seed, each.elements, each.pace) == (workers, seed, elements, pace)
+        ]
         try:
-            with live_bed(workers, seed, elements, pace / 1e9, loopback, ddp) as bed:
-                for each in drills:
-                    if (each.workers, each.seed, each.elements, each.pace) == (workers, seed, elements, pace):
-                        yield run_live(each, bed)
+            while waiting:
+                with live_bed(workers, seed, elements, pace / 1e9, loopback, ddp) as bed:
+                    yield run_live(waiting.pop(0), bed)
+                    # Workers that stay away from a switch that failed them often are of no use to the next drill.
+                    while waiting and bed.settle(RETURN_S):
+                        yield run_live(waiting.pop(0), bed)
         except ChildError as error:
             raise UserError(str(error).splitlines()[0], place="drill --live") from None

@@ -12,6 +12,8 @@ from paceline.drill.plan import Drill, DrillFault
 
 SETTLE_S = 20.0
 """So long a drill waits for the workers to use the switch, before it begins."""
+RETURN_S = 4.0
+"""So long workers may take to return to the switch after a drill; one that was left again and again is not tried."""
 LIMIT_S = 60.0
 """A drill ends so long after it could have, at the latest."""
 

@@ -27,11 +27,13 @@ class DrillOutcome:
     skipped: str = ""
     """Why it could not be run here."""
     notes: list[str] = field(default_factory=list)
+    """What else was not as it should be."""
 
     @property
     def passed(self) -> bool:
-        """Bits, steps and recovery; what was skipped has not passed."""
-        return not self.skipped and self.sums_are_right and self.is_complete and self.recovers_in_time
+        """Bits, steps and recovery, and nothing else to say; what was skipped has not passed."""
+        sound = self.sums_are_right and self.is_complete and self.recovers_in_time
+        return sound and not self.skipped and not self.notes
 
     @property
     def sums_are_right(self) -> bool:
