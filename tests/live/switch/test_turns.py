@@ -17,12 +17,12 @@ from tests.live.agents import job_of, running_switch, tensors_of
 FLOODER, NEIGHBOUR = 0, 1
 
 
-def _shard(fd: int) -> Shard:
+def _shard(fd: int, jobs: int = 2) -> Shard:
     shard = new_shard(
         fd,
         level=1,
         slots=8,
-        jobs=2,
+        jobs=jobs,
         width=32,
         policy=0,
         stale_ns=10**8,
@@ -33,7 +33,7 @@ def _shard(fd: int) -> Shard:
         pcap_bytes=0,
         address=0,
     )
-    for job in (FLOODER, NEIGHBOUR):
+    for job in range(jobs):
         admit(shard, job, key_words(bytes(16)), 2, 1, epoch=0, now_ns=0)
         grant(shard, job, 255, 8, 0, 0)
     return shard
@@ -82,6 +82,32 @@ def test_a_crowded_shard_gives_each_job_its_share_and_one_that_keeps_up_limits_n
     end_turn(shard, now)
     shard.jobs[FLOODER].left = 0
     assert may_be_served(shard, FLOODER, now)
+    receiver.close()
+    sender.close()
+
+
+def test_jobs_that_flood_together_share_what_one_would_have() -> None:
+    """One shard, six jobs that flood it and one that wants a little: that one is not limited, the six are."""
+    receiver, sender = _sockets()
+    shard = _shard(receiver.fileno(), jobs=8)
+    _fill(receiver, sender)
+    now = TURN_NS
+    shard.cells[0].turn_ns = now
+    little, idle = 6, 7
+    for _ in range(6):
+        for flooder in range(6):
+            spend(shard.jobs[flooder], 160)
+        spend(shard.jobs[little], 40)
+        now += TURN_NS
+        end_turn(shard, now)
+    left = [int(shard.jobs[job].left) for job in range(8)]
+    assert len(set(left)) == 1, "a part of the turn, the same for all"
+    assert abs(left[idle] - SHARE * 1000 / 6) <= 1
+    for flooder in range(6):
+        spend(shard.jobs[flooder], 160)
+        assert not may_be_served(shard, flooder, now)
+    spend(shard.jobs[little], 40)
+    assert may_be_served(shard, little, now)
     receiver.close()
     sender.close()
 

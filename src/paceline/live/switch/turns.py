@@ -6,9 +6,10 @@
 
 A shard that keeps up limits nobody. It is crowded when its socket's queue was more than half full at the end of
 `_CROWDED_TURNS` turns in a row, and several jobs were served. From then on, and for a second after the last such
-turn, each job has `SHARE` of every turn that begins with such a queue, and what it sends beyond that is dropped
-(`over_share`) before it costs a sum or a copy. Who may be kept out is judged by genuine packets alone: nobody can
-spend another job's turn.
+turn, the greediest jobs have `SHARE` of every turn that begins with such a queue, in equal parts; what one sends
+beyond its part is dropped (`over_share`) before it costs a sum or a copy. How many they are follows from what each
+took: one job that floods has all of `SHARE`, six have an eighth of the turn each, and who wants less is not limited.
+Who may be kept out is judged by genuine packets alone: nobody can spend another job's turn.
 
 A flood still costs its receipt. `police.Policer` has the kernel refuse the part that would be dropped here anyway.
 """
@@ -66,13 +67,28 @@ def end_turn(shard: Shard, time_ns: int) -> None:
         cells.backlog_turns = cells.backlog_turns + 1 if _queue_is_long(shard) else 0
         if cells.backlog_turns >= _CROWDED_TURNS and served > 1:
             cells.limited_until_ns = time_ns + _LIMITED_NS
+        part = SHARE / _greediest(shard, units, served)
         for job in range(shard.jobs.shape[0] - 1):
             entry = shard.jobs[job]
             entry.work_ns += int(entry.units * unit_ns)
             entry.units = 0
-            entry.left = int(SHARE * elapsed_ns / unit_ns)
+            entry.left = int(part * elapsed_ns / unit_ns)
     cells.turn_ns = time_ns
     cells.asleep_ns = 0
+
+
+@compiled_inner
+def _greediest(shard: Shard, units: int, served: int) -> int:
+    """The most jobs that all took more than their part of `SHARE`, were it split among so many; at least one."""
+    greedy = served
+    while greedy > 1:
+        above = 0
+        for job in range(shard.jobs.shape[0] - 1):
+            above += 1 if shard.jobs[job].units * greedy > SHARE * units else 0
+        if above >= greedy:
+            break
+        greedy = max(above, 1)
+    return max(greedy, 1)
 
 
 @compiled_inner
