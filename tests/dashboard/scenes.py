@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.dashboard.hub import Hub
 from paceline.dashboard.run_source import RunSource
-from paceline.dashboard.server import application, bound_socket
+from paceline.dashboard.server import bound_socket, server_of
 from paceline.dashboard.switch_source import SwitchSource
 from paceline.launch.store import Store
 
@@ -119,15 +119,9 @@ def served(
     runs: list[RunSource], switches: list[SwitchSource] | None = None, token: str = TOKEN
 ) -> Iterator[str]:
     """The dashboard in a thread; its address."""
-    import uvicorn
-
     hub = Hub(runs, switches or [], bool(token))
     made = bound_socket("127.0.0.1", 0, any_after=False)
-    config = uvicorn.Config(
-        application(hub, token, loopback=True), log_config=None, log_level="critical", lifespan="on", ws="none",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = server_of(hub, token, loopback=True)
     thread = threading.Thread(target=lambda: server.run(sockets=[made]), daemon=True)
     thread.start()
     try:

@@ -1,6 +1,7 @@
 """The API: snapshots, server-sent events, a job's detail, who may steer, and what is not told to strangers."""
 
 import json
+import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ pytest.importorskip("starlette")
 
 from paceline.dashboard.patch import merged
 from paceline.dashboard.run_source import RunSource
+from paceline.http_limits import IDLE_MAX
 from tests.dashboard.scenes import TOKEN, WrittenRun, get, lag_figures, post, served, status_of
 
 
@@ -143,6 +145,18 @@ def test_with_it_commands_reach_the_run(run: WrittenRun, url: str) -> None:
         assert status == 400, body
         assert said["error"]
     assert len(run.store.commands()) == 1
+
+
+def test_half_open_connections_make_room_and_keep_nobody_out(url: str) -> None:
+    place = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    half = [socket.create_connection(place, 5.0) for _ in range(IDLE_MAX + 20)]
+    try:
+        assert get(f"{url}/healthz")["status"] == "ok"
+        half[0].settimeout(20.0)
+        assert half[0].recv(1) == b"", "the oldest one is closed"
+    finally:
+        for one in half:
+            one.close()
 
 
 def test_a_dashboard_without_a_token_takes_no_commands(run: WrittenRun) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.errors import UserError
-from paceline.live.switch.http import IDLE_MAX
+from paceline.http_limits import IDLE_MAX
 from paceline.live.switch_client import ControlError, ControlPlane, UntrustedSwitchError
 from paceline.live.switch_tls import Trust, check_certificate, fingerprint_of
 from tests.live.agents import RunningSwitch, job_of, running_switch, tensors_of

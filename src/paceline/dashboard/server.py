@@ -32,6 +32,7 @@ from paceline.dashboard.steer import CommandError, steer
 from paceline.dashboard.views import as_json
 from paceline.errors import UserError
 from paceline.exposition import content_type, wants_openmetrics
+from paceline.http_limits import bounded_protocol
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {
@@ -199,12 +200,10 @@ def _names_loopback(host: str) -> bool:
         return False
 
 
-def serve(hub: Hub, made: socket.socket, token: str) -> None:
-    """Serve on a socket until a signal comes."""
+def server_of(hub: Hub, token: str, loopback: bool) -> Any:
+    """Uvicorn's server for a dashboard."""
     import uvicorn
 
-    host = str(made.getsockname()[0])
-    loopback = ipaddress.ip_address(host).is_loopback
     config = uvicorn.Config(
         application(hub, token, loopback),
         log_config=None,
@@ -212,9 +211,16 @@ def serve(hub: Hub, made: socket.socket, token: str) -> None:
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=1,
+        http=bounded_protocol(),
         ws="none",
     )
-    server: Any = uvicorn.Server(config)
+    return uvicorn.Server(config)
+
+
+def serve(hub: Hub, made: socket.socket, token: str) -> None:
+    """Serve on a socket until a signal comes."""
+    host = str(made.getsockname()[0])
+    server = server_of(hub, token, ipaddress.ip_address(host).is_loopback)
     handle = server.handle_exit
 
     def handle_exit(number: int, frame: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paceline import http_limits
 from paceline.live.net import sockets
 from paceline.live.switch import http
 from paceline.live.switch.metrics import METRICS
@@ -261,7 +262,7 @@ def test_who_asks_without_a_token_keeps_no_job_waiting(
 
 
 def test_a_connection_that_asks_for_nothing_is_closed(switch: Running, monkeypatch: Any) -> None:
-    monkeypatch.setattr(http, "REQUEST_S", 0.2)
+    monkeypatch.setattr(http_limits, "REQUEST_S", 0.2)
     with socket.create_connection(("127.0.0.1", switch.port), 5.0) as silent:
         silent.settimeout(30.0)
         with contextlib.suppress(ConnectionResetError):

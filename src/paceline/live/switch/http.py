@@ -19,6 +19,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.exposition import content_type, wants_openmetrics
+from paceline.http_limits import IDLE_MAX, REQUEST_S, bounded_protocol
 from paceline.live.net.addresses import (
     family_of,
     is_everywhere,
@@ -35,10 +36,6 @@ from paceline.live.switch.metrics import metrics_text
 BODY_BYTES_MAX = 65_536
 NAME_CHARACTERS_MAX = 200
 START_TIMEOUT_S = 20.0
-IDLE_MAX = 256
-"""Connections without a request."""
-REQUEST_S = 5.0
-"""A connection that has sent no whole request by then is closed, and a body that is not there refused."""
 PUBLIC_MAX = 2
 """Requests without token or key that are answered at a time, of each kind: they wait, and keep no job waiting."""
 
@@ -71,7 +68,7 @@ class ControlServer:
             lifespan="off",
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
-            http=_bounded_protocol(),
+            http=bounded_protocol(),
             ws="none",
             ssl_certfile=options.tls_certificate,
             ssl_keyfile=options.tls_key,
@@ -122,42 +119,6 @@ class _BoundedLoop(asyncio.SelectorEventLoop):
             self._shaking.pop(oldest)
             oldest.abort()
         return transport
-
-
-def _bounded_protocol() -> Any:
-    """Uvicorn's protocol, with limits for connections that ask for nothing."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    idle: dict[Any, None] = {}
-
-    class BoundedProtocol(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._deadline = self.loop.call_later(REQUEST_S, self._close_idle)
-            idle[self] = None
-            if len(idle) > IDLE_MAX:
-                next(iter(idle))._close_idle()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._deadline.cancel()
-                idle.pop(self, None)
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            idle[self] = None
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self._deadline.cancel()
-            idle.pop(self, None)
-
-        def _close_idle(self) -> None:
-            idle.pop(self, None)
-            self.transport.abort()
-
-    return BoundedProtocol
 
 
 def application(switch: LiveSwitch) -> Any:
