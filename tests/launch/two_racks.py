@@ -25,6 +25,8 @@ CALL = "from paceline.cli import main; main()"
 STEPS = 30
 KILL_AT = 8
 LIMIT_S = 240.0
+PATHS_MAX = 3
+"""A job that loses a switch leaves it once, and may come back once."""
 WAYS = {
     "one": "one switch",
     "racks": "two racks",
@@ -167,6 +169,7 @@ def main() -> int:
             bad += (
                 not seen.ranks_alike or seen.steps != options.steps or (way.endswith("killed") != seen.killed)
             )
+            bad += len(seen.paths) > PATHS_MAX
             up = ", ".join(
                 f"{rack} {a / 1e6:.1f} MB up {b / 1e6:.1f} MB down" for rack, (a, b) in seen.uplinks.items()
             )

@@ -354,15 +354,17 @@ def _reduce_flat(
 ) -> None:
     """One all-reduce of all gradients, and of one flag a parameter: whether anybody has a gradient for it."""
     sizes = [parameter.numel() for parameter in parameters]
-    flat = torch.zeros(sum(sizes) + len(parameters), dtype=dtype, device=device)
-    flags = flat[sum(sizes) :]
-    parts = torch.split(flat[: sum(sizes)], sizes)
-    for i, (parameter, part) in enumerate(zip(parameters, parts, strict=True)):
-        if parameter.grad is not None:
-            if parameter.grad.is_sparse:
-                raise TakeoverError("sparse gradients are not supported; use sparse=False")
-            part.copy_(parameter.grad.reshape(-1))
-            flags[i] = 1
+    gradients = []
+    for parameter, size in zip(parameters, sizes, strict=True):
+        if parameter.grad is None:
+            gradients.append(torch.zeros(size, dtype=dtype, device=device))
+        elif parameter.grad.is_sparse:
+            raise TakeoverError("sparse gradients are not supported; use sparse=False")
+        else:
+            gradients.append(parameter.grad.reshape(-1))
+    held = [parameter.grad is not None for parameter in parameters]
+    flat = torch.cat([*gradients, torch.tensor(held, dtype=dtype, device=device)])
+    parts, flags = torch.split(flat[: sum(sizes)], sizes), flat[sum(sizes) :]
     dist.all_reduce(flat, group=group)
     flat[: sum(sizes)].mul_(scale)
     for parameter, part, flag in zip(parameters, parts, flags.tolist(), strict=True):
