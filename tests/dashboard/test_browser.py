@@ -91,6 +91,17 @@ def test_everything_is_drawn_and_changes_come_by_themselves(page: Browser, run: 
         )
 
 
+def test_events_before_the_clock_starts_keep_their_order(page: Browser, run: WrittenRun) -> None:
+    run.store.event(run.began + 4.0, "switch", "the run's switch answers")
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.text("#events li:first-child time") == "4.0 s", "the event")
+        # The clock starts anew once the switch is there and jobs can start.
+        run.store.set_meta(began=run.began + 6.0)
+        page.wait(lambda: page.text("#events li:first-child time") == "-2.0 s", "the time before the start")
+        assert page.text("#figure-waiting span") == "waiting; 0 done, 0 failed or stopped"
+
+
 def test_a_click_opens_a_job_and_the_filter_narrows(page: Browser, run: WrittenRun) -> None:
     folder = run.folder / "attempts" / "alpha.1"
     folder.mkdir(parents=True)
@@ -155,7 +166,7 @@ def test_with_the_token_a_job_is_cancelled_paused_and_added(page: Browser, run: 
 NOTE_ALARM = """
 window.seen = 0;
 const alarms = document.getElementById("alarms");
-const look = () => { if (/does not answer/.test(alarms.textContent)) window.seen ||= Date.now(); };
+const look = () => { if (/has not answered/.test(alarms.textContent)) window.seen ||= Date.now(); };
 new MutationObserver(look).observe(alarms, {childList: true, subtree: true, characterData: true});
 """
 
@@ -176,7 +187,7 @@ def test_a_dead_switch_is_shown_after_a_few_looks_and_so_is_its_return(
             page.js(NOTE_ALARM)
             died = time.time()
             switch.signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-            page.wait(lambda: "does not answer" in page.text("#alarms"), "the alarm")
+            page.wait(lambda: "has not answered" in page.text("#alarms"), "the alarm")
             late_s = page.js("return window.seen") / 1e3 - died
             print(f"a switch that was {how}: shown after {late_s:.2f} s")
             # Two seconds on a machine of its own; a busy one may take several times as long, but not a minute.
@@ -186,7 +197,7 @@ def test_a_dead_switch_is_shown_after_a_few_looks_and_so_is_its_return(
                 switch = RealSwitch(address)
             else:
                 switch.signal(signal.SIGCONT)
-            page.wait(lambda: "does not answer" not in page.text("#alarms"), "no alarm")
+            page.wait(lambda: "has not answered" not in page.text("#alarms"), "no alarm")
             page.click(f"#tabs button[data-key='{address}']")
             name = "alpha/0" if how == "frozen" else "0 of"
             page.wait(lambda: name in page.text("body"), "the switch's own page")

@@ -101,6 +101,17 @@ def test_a_click_tells_why_and_has_the_log_and_the_losses(run: WrittenRun, url: 
     assert found["attempts"][0]["servers"] == ["s0", "s1"]
 
 
+def test_a_failed_job_says_why_with_the_last_line_of_its_log(run: WrittenRun) -> None:
+    folder = run.folder / "attempts" / "broken.1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_text("/bin/sh: 1: no-such-program: not found\n")
+    run.job("broken", state="failed", attempt=1, reason="rank 0 ended with 127")
+    reason = RunSource(run.folder).view().jobs["broken"].reason
+    assert reason.startswith("rank 0 ended with 127; rank 0 wrote last: ")
+    assert "no-such-program: not found" in reason
+    assert "rank-0.log" in reason
+
+
 def test_losses_are_read_from_the_log_where_the_job_tells_none(run: WrittenRun, url: str) -> None:
     folder = run.folder / "attempts" / "beta.1"
     folder.mkdir(parents=True)

@@ -30,6 +30,7 @@ from paceline.errors import UserError
 from paceline.launch.control import planner_alive
 from paceline.launch.planner_loop import FINAL
 from paceline.launch.store import FILE, Row, Store
+from paceline.report.run.logs import why_it_failed
 from paceline.report.run.read import RunData, lags_of, run_of
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.sources import ClusterSource
@@ -72,6 +73,8 @@ class RunSource:
         """By job: when the switch was last asked, what it had counted,"""
         self._rates: dict[str, tuple[float, float]] = {}
         """and bytes a second in and out since the look before."""
+        self._failures: dict[tuple[str, int], str] = {}
+        """By job and attempt."""
         self._version = -1
         self._data: RunData | None = None
         self._switches: dict[str, tuple[Health, float, bool]] = {}
@@ -207,6 +210,16 @@ class RunSource:
             lost_gpu_s=self.scores.lost_gpu_s(),
         )
 
+    def _reason(self, row: Row) -> str:
+        """Why it is where it is; of a failed job with the line of its log that explains it, read once."""
+        if row["state"] != "failed":
+            return str(row["reason"])
+        key = row["name"], row["attempt"]
+        if key not in self._failures:
+            line = why_it_failed(self.folder, row)
+            self._failures[key] = row["reason"] if line is None else f"{row['reason']}; {line}"
+        return self._failures[key]
+
     def _job(self, data: RunData, row: Row, now: float) -> JobView:
         placed = [p for p in data.placements if (p["job"], p["attempt"]) == (row["name"], row["attempt"])]
         predicted_s, measured_s = predicted_and_measured(data, row, now)
@@ -223,7 +236,7 @@ class RunSource:
             exchange=row["exchange"],
             arrival_s=row["arrival_s"],
             attempt=row["attempt"],
-            reason=row["reason"],
+            reason=self._reason(row),
             iteration=row["iteration"],
             rate=row["rate"],
             path=row["path"],

@@ -52,6 +52,7 @@ export function drawGantt(run, openJob) {
     text(rect.firstChild, `${bar.job} on ${bar.server}: ${seconds(bar.start_s)} to ${bar.end_s === undefined ? "now" : seconds(bar.end_s)}${bar.outcome ? `, ${bar.outcome}` : ""}`);
     const room = right - left > 7 * bar.job.length + 6 && size * row >= 10;
     text(label, room ? bar.job : "");
+    attribute(label, "class", bar.outcome === "planned" ? "bar planned" : "bar");
     if (room) { attribute(label, "x", (left + 4).toFixed(1)); attribute(label, "y", (y + Math.min(size * row, 14) - 3).toFixed(1)); }
   });
   const ticks = layer("ticks");
@@ -60,7 +61,7 @@ export function drawGantt(run, openJob) {
     const group = svg("g");
     group.append(svg("text", { class: "axis", "text-anchor": "middle" }));
     return group;
-  }, (group, time) => { attribute(group.firstChild, "x", x(time).toFixed(1)); attribute(group.firstChild, "y", height - 6); text(group.firstChild, seconds(time)); });
+  }, (group, time) => { attribute(group.firstChild, "x", Math.min(x(time), width - 22).toFixed(1)); attribute(group.firstChild, "y", height - 6); text(group.firstChild, seconds(time)); });
   keyed(layer("now"), run.ended_s === undefined ? ["now"] : [], (key) => key, () => svg("line", { class: "now" }), (line) => {
     attribute(line, "x1", x(run.time_s).toFixed(1)); attribute(line, "x2", x(run.time_s).toFixed(1)); attribute(line, "y1", TOP); attribute(line, "y2", height - BOTTOM + 4);
   });

@@ -22,7 +22,7 @@ export function drawJobs(run, filter, opened, openJob) {
     text(cells[1].firstChild, job.state);
     attribute(cells[1].firstChild, "class", `state ${job.state}`);
     attribute(row, "title", job.reason ?? "");
-    text(cells[2], Object.entries(job.servers).map(([server, slots]) => `${server}:${slots}`).join(" ") || `asks for ${job.gpus}`);
+    text(cells[2], Object.entries(job.servers).map(([server, slots]) => `${server}:${slots}`).join(" ") || (job.state === "failed" && job.reason ? job.reason : `asks for ${job.gpus}`));
     text(cells[3].firstChild, job.iteration === undefined ? "" : `${Math.round(job.iteration)}/${Math.round(job.iterations)}`);
     variable(cells[3].firstChild, "--part", percent((job.iteration ?? 0) / Math.max(1, job.iterations)));
     text(cells[4], job.rate === undefined ? "" : `${job.rate.toPrecision(3)}/s`);
@@ -70,7 +70,7 @@ export function drawStragglers(stragglers, lost) {
     text(row.cells[5], told ? "" : `${seconds(item.lost_gpu_s)}`);
   });
   const slow = rows.filter((row) => row.slow).length;
-  text($("lost"), rows.length ? `${slow ? `${slow} slow now` : rows.some((row) => row.score_median !== undefined) ? "nobody is slow now" : "scores need the jobs' rates: watch their run"}; ${seconds(lost ?? 0)} of GPU time lost` : "the switch sees nobody yet");
+  text($("lost"), rows.length ? `${slow ? `${slow} slow now` : rows.some((row) => row.score_median !== undefined) ? "no worker is slow now" : "scores need the jobs' rates: watch their run"}; ${seconds(lost ?? 0)} of GPU time lost` : "the switch has seen no worker yet");
 }
 
 function score() { return el("span", { class: "score" }, el("i"), el("span")); }
@@ -81,8 +81,8 @@ export function drawEvents(events, began) {
     const bad = /fail|lost|does not answer|down/.test(event.text);
     const line = el("span", {}, event.text);
     if (event.reason) line.append(" ", el("em", {}, event.reason));
-    return el("li", bad ? { class: "bad" } : {}, el("time", { title: new Date((began + event.time_s) * 1000).toLocaleString() }, seconds(event.time_s)), el("span", { class: "kind" }, event.kind), line);
-  }, () => {});
+    return el("li", bad ? { class: "bad" } : {}, el("time", { title: new Date((began + event.time_s) * 1000).toLocaleString() }, ""), el("span", { class: "kind" }, event.kind), line);
+  }, (line, [, event]) => text(line.firstChild, seconds(event.time_s)));
 }
 
 export function drawSummary(run) {
@@ -93,12 +93,12 @@ export function drawSummary(run) {
   const switches = Object.values(run.switches);
   figures([
     ["state", run.paused && run.state === "running" ? "paused" : run.state, `${run.policy}, ${run.launcher}`],
-    ["running", of("running", "starting"), `of ${jobs.length} jobs`],
-    ["waiting", of("waiting", "pending"), `${of("done")} done, ${of("failed", "stopped", "cancelled")} not`],
-    ["slots", slots ? `${Math.round((100 * held) / slots)}%` : "", `${held} of ${slots} in use`],
+    ["running", of("running", "starting"), `running, of ${jobs.length} jobs`],
+    ["waiting", of("waiting", "pending"), `waiting; ${of("done")} done, ${of("failed", "stopped", "cancelled")} failed or stopped`],
+    ["slots", slots ? `${Math.round((100 * held) / slots)}%` : "", `${held} of ${slots} slots in use`],
     ["time", seconds(run.time_s), run.makespan_s === undefined ? "since the start" : "makespan"],
     ["jct", run.avg_jct_s === undefined ? "–" : seconds(run.avg_jct_s), "average completion time"],
-    ["switch", switches.length ? switches.map((each) => each.state).sort()[switches.length - 1] : "none", switches.map((each) => each.address).join(" ")],
+    ["switch", switches.length ? switches.map((each) => each.state).sort()[switches.length - 1] : "none", `switch ${switches.map((each) => each.address).join(" ")}`],
   ]);
 }
 
@@ -107,12 +107,12 @@ export function drawSwitchSummary(one) {
   const sum = (key) => jobs.reduce((total, job) => total + (job[key] ?? 0), 0);
   const held = sum("held"), slots = one.memory?.slots;
   figures([
-    ["switch", one.state, one.address],
-    ["jobs", jobs.length, "admitted"],
-    ["memory", slots ? `${((100 * held) / slots).toFixed(held / slots < 0.1 ? 1 : 0)}%` : "", slots ? `${count(held)} of ${count(slots)} aggregators` : ""],
-    ["in", bits(8 * sum("bytes_in_s")), "from workers"],
-    ["preemptions", count(sum("preemptions")), "since admission"],
-    ["fallbacks", count(sum("fallbacks")), "packets to custodians"],
+    ["switch", one.state, `switch ${one.address}`],
+    ["jobs", jobs.length, "jobs admitted"],
+    ["memory", slots ? `${((100 * held) / slots).toFixed(held / slots < 0.1 ? 1 : 0)}%` : "", slots ? `of the memory held: ${count(held)} of ${count(slots)} aggregators` : "memory"],
+    ["in", bits(8 * sum("bytes_in_s")), "in from workers"],
+    ["preemptions", count(sum("preemptions")), "preemptions since admission"],
+    ["fallbacks", count(sum("fallbacks")), "fallbacks: packets to custodians"],
   ]);
   const table = $("switch-jobs");
   keyed(table.tBodies[0], Object.entries(one.jobs), ([name]) => name, ([name]) => el("tr", {}, el("td", {}, name), ...Array.from({ length: 6 }, () => el("td", { class: "n" }))), (row, [, job]) => {
@@ -121,9 +121,9 @@ export function drawSwitchSummary(one) {
 }
 
 function figures(items) {
-  keyed($("summary"), items, ([key]) => key, ([key]) => { const made = el("div", { class: "figure" }, el("b"), el("span")); made.id = `figure-${key}`; return made; }, (node, [key, value, note]) => {
+  keyed($("summary"), items, ([key]) => key, ([key]) => { const made = el("div", { class: "figure" }, el("b"), el("span")); made.id = `figure-${key}`; return made; }, (node, [, value, note]) => {
     text(node.firstChild, String(value));
-    text(node.lastChild, key === "state" ? note : `${["slots", "time", "jct"].includes(key) ? "" : `${key} `}${note}`);
+    text(node.lastChild, note);
     attribute(node, "title", note);
   });
 }
@@ -134,7 +134,7 @@ export function drawAlarms(view, isRun, age) {
   const switches = isRun ? Object.entries(view.switches ?? {}) : [["", view]];
   for (const [name, one] of switches) {
     const since = seconds(Math.max(0, (view.time_s ?? 0) - one.since_s));
-    if (one.state === "silent") alarms.push([`silent${name}`, `The switch ${one.address} does not answer since ${since}${one.reason ? ` (${one.reason})` : ""}. Jobs go on over custodians or Gloo.`, ""]);
+    if (one.state === "silent") alarms.push([`silent${name}`, `The switch ${one.address} has not answered for ${since}${one.reason ? ` (${one.reason})` : ""}. Jobs go on over custodians or Gloo.`, ""]);
     if (one.state === "failed") alarms.push([`failed${name}`, `The switch ${one.address} has failed: ${one.reason}`, ""]);
     if (one.state === "draining") alarms.push([`draining${name}`, `The switch ${one.address} takes no new jobs: it is draining.`, "warn"]);
   }
