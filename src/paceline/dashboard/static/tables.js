@@ -22,7 +22,9 @@ export function drawJobs(run, filter, opened, openJob) {
     text(cells[1].firstChild, job.state);
     attribute(cells[1].firstChild, "class", `state ${job.state}`);
     attribute(row, "title", job.reason ?? "");
-    text(cells[2], Object.entries(job.servers).map(([server, slots]) => `${server}:${slots}`).join(" ") || (job.state === "failed" && job.reason ? job.reason : `asks for ${job.gpus}`));
+    const why = job.state === "failed" && job.reason, where = Object.entries(job.servers).map(([server, slots]) => `${server}:${slots}`).join(" ");
+    text(cells[2], why || where || `asks for ${job.gpus}`);
+    cells[2].dataset.label = why ? "why" : "servers";
     text(cells[3].firstChild, job.iteration === undefined ? "" : `${Math.round(job.iteration)}/${Math.round(job.iterations)}`);
     variable(cells[3].firstChild, "--part", percent((job.iteration ?? 0) / Math.max(1, job.iterations)));
     text(cells[4], job.rate === undefined ? "" : `${job.rate.toPrecision(3)}/s`);
