@@ -5,7 +5,8 @@ Ranks get the `Measurement` and send `MeasuredRow`s back, both as JSON; `Outcome
 In a sum inside the network every worker sends its tensor once and receives it once, both at the same time. So the
 ideal time is `size / goodput`, where the goodput is the link's rate times the share of each frame that is tensor:
 the rest is Ethernet's, IP's, UDP's and our own header. Preamble and gap are not in it, since the limiter does not
-count them. Numbers travel as 32-bit integers: 16-bit types use half of a packet's payload.
+count them. Numbers travel as 32-bit integers; those of larger tensors of 16-bit types as 16-bit ones, unless 32 are
+asked for. What is sent to agree on exponents and steps is not counted either: it is ours to keep small.
 
 A ring needs `2 (n - 1) / n` times the size over every link, nearly twice as much. nccl-tests' *busbw* multiplies by
 that factor, so that a perfect ring shows the link's rate. **The busbw of an in-network sum can therefore exceed the
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.bench.reference import ITEM_BYTES
+from paceline.core.numbers.layout import BLOCK_ELEMENTS
 from paceline.core.wire import HEADER_BYTES
 from paceline.errors import UserError
 from paceline.live.net.sockets import elements_for
@@ -35,7 +37,7 @@ SPINNING = "+spin"
 ETHERNET_BYTES = 14
 IP_UDP_BYTES = 28
 ELEMENT_BYTES = 4
-"""On the wire, whatever the tensor's type."""
+"""Of an integer of the payload."""
 SIZE_MAX_BYTES = 2**31
 SIZE_STEP = 8
 """Between the sizes of a range: 4 B to 100 MB are then ten sizes."""
@@ -62,6 +64,8 @@ class Measurement:
     shards: int = 1
     memory: str | None = None
     """Of the switch; None: its default."""
+    wire: int | None = None
+    """Bits of a number on the wire that are asked for (`PACELINE_WIRE`); None: those of its type."""
     spin: bool = False
     """Measure also with every rank's main thread busy in Python."""
     repeat: int = 0
@@ -73,6 +77,12 @@ class Measurement:
         """What is timed in turn: the backends, and with `spin` each again under a busy main thread."""
         busy = tuple(name + SPINNING for name in self.backends) if self.spin else ()
         return (*self.backends, *busy)
+
+    def wire_bits(self, size_bytes: int) -> int:
+        """Bits of a number on the wire, of a tensor of this size."""
+        item_bytes = ITEM_BYTES[self.dtype]
+        halves = self.wire != 32 and item_bytes == 2 and size_bytes // item_bytes > BLOCK_ELEMENTS
+        return 16 if halves else 32
 
     def expected_path(self) -> str:
         """How our backend's sums should go."""
@@ -102,12 +112,17 @@ class MeasuredRow:
     """Of one all-reduce, in each repetition; the slowest rank's."""
     wrong: int
     cpu_s: float = 0.0
-    """Processor time of all ranks, of one all-reduce."""
+    """Processor time of one all-reduce: of all ranks and, for ours, of the switch."""
 
     @property
     def time_us(self) -> float:
         """The median."""
         return statistics.median(self.times_us)
+
+    @property
+    def cpu_s_per_gbyte(self) -> float:
+        """Processor seconds for each GB of the tensor."""
+        return self.cpu_s / self.size_bytes * 1e9
 
     def to_json(self) -> dict[str, Any]:
         """As a script reads it."""
@@ -126,6 +141,7 @@ class MeasuredRow:
             "time_us_max": max(self.times_us),
             "repetitions": len(self.times_us),
             "cpu_s": self.cpu_s,
+            "cpu_s_per_GB": self.cpu_s_per_gbyte,
         }
 
 
@@ -169,9 +185,9 @@ class Outcome:
         for size in self.measurement.sizes:
             ours = self.time_us(OURS, size)
             if ours is not None:
-                ratios[size] = (
-                    ideal_s(size, self.measurement.rate_bps, self.measurement.mtu, item_bytes) * 1e6 / ours
-                )
+                wire = self.measurement.wire_bits(size)
+                ideal = ideal_s(size, self.measurement.rate_bps, self.measurement.mtu, item_bytes, wire)
+                ratios[size] = ideal * 1e6 / ours
         return ratios
 
     def _ratios(self, slower: str, faster: str) -> dict[int, float]:
@@ -186,9 +202,9 @@ class Outcome:
         """As a script reads it; sizes are keys in bytes."""
         settings = asdict(self.measurement)
         if self.measurement.rate_bps is not None:
-            settings["payload_share"] = payload_share(
-                self.measurement.mtu, ITEM_BYTES[self.measurement.dtype]
-            )
+            wire = self.measurement.wire_bits(max(self.measurement.sizes))
+            item_bytes = ITEM_BYTES[self.measurement.dtype]
+            settings["payload_share"] = payload_share(self.measurement.mtu, item_bytes, wire)
         return {
             "rows": [row.to_json() for row in self.rows],
             "ratio_to_peer": {str(size): ratio for size, ratio in self.ratio_to_peer().items()},
@@ -199,16 +215,18 @@ class Outcome:
         }
 
 
-def payload_share(mtu: int, item_bytes: int = ELEMENT_BYTES) -> float:
-    """Tensor bytes over frame bytes, of a full packet."""
+def payload_share(mtu: int, item_bytes: int = ELEMENT_BYTES, wire: int = 32) -> float:
+    """Tensor bytes over frame bytes, of a full packet whose numbers have `wire` bits."""
     elements = elements_for(mtu)
     frame = ETHERNET_BYTES + IP_UDP_BYTES + HEADER_BYTES + elements * ELEMENT_BYTES
-    return elements * item_bytes / frame
+    return elements * ELEMENT_BYTES / frame * item_bytes * 8 / wire
 
 
-def ideal_s(size_bytes: int, rate_bps: float, mtu: int, item_bytes: int = ELEMENT_BYTES) -> float:
+def ideal_s(
+    size_bytes: int, rate_bps: float, mtu: int, item_bytes: int = ELEMENT_BYTES, wire: int = 32
+) -> float:
     """Seconds that an in-network sum takes at least."""
-    return size_bytes * 8 / (rate_bps * payload_share(mtu, item_bytes))
+    return size_bytes * 8 / (rate_bps * payload_share(mtu, item_bytes, wire))
 
 
 def algbw_gbytes(size_bytes: int, seconds: float) -> float:

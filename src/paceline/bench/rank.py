@@ -6,6 +6,7 @@ preceded by a barrier; its time is the slowest rank's. The backends take turns w
 whatever else happens on the machine meets both.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +41,9 @@ SPINS = 2_000
 SWITCH_TIMEOUT_S = 300.0
 """A switch that compiles for the first time takes most of a minute, on a busy machine longer."""
 
+SWITCH_PROCESS = int(os.environ.get("PACELINE_BENCH_SWITCH", "0"))
+"""The switch's process, whose processor time belongs to our sums."""
+
 Group = Any
 """torch's ProcessGroup; its own annotations do not agree on what `new_group` returns."""
 
@@ -62,7 +67,7 @@ class Rank:
         self.dtype: torch.dtype = getattr(torch, measurement.dtype)
         length = min(TILE, max(1, max(measurement.sizes) // ITEM_BYTES[measurement.dtype]))
         self.tile = torch.from_numpy(tile(self.rank, measurement.dtype, length)).to(self.dtype)
-        self.reference = Reference(measurement.workers, measurement.dtype, length)
+        self.reference = Reference(measurement.workers, measurement.dtype, length, measurement.wire)
 
     def rows(self) -> Iterator[MeasuredRow]:
         """Every size with every backend, in turns."""
@@ -110,17 +115,18 @@ class Rank:
         return fastest
 
     def _batch(self, name: str, buffers: torch.Tensor) -> tuple[float, float]:
-        """Seconds of one all-reduce by the slowest rank, and processor seconds of all ranks."""
+        """Seconds of one all-reduce by the slowest rank, and processor seconds of all ranks and our switch."""
         self._fill(buffers)
         reduce = self._spinning if name.endswith(SPINNING) else self._waiting
         group = self.groups[name.removesuffix(SPINNING)]
         dist.barrier(group=self.control)
-        used = time.process_time()
+        switch = SWITCH_PROCESS if self.rank == 0 and name.startswith(OURS) else 0
+        used = time.process_time() + processor_s(switch)
         started = time.perf_counter()
         for buffer in buffers:
             reduce(buffer, group)
         elapsed = time.perf_counter() - started
-        used = time.process_time() - used
+        used = time.process_time() + processor_s(switch) - used
         return self._slowest(elapsed) / len(buffers), self._total(used) / len(buffers)
 
     def _waiting(self, buffer: torch.Tensor, group: Group) -> None:
@@ -172,6 +178,15 @@ class Rank:
         number = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(number, op, group=self.control)
         return float(number.item())
+
+
+def processor_s(process: int) -> float:
+    """Processor seconds of all threads of a process so far; 0: of none."""
+    total_ns = 0
+    for path in Path(f"/proc/{process}/task").glob("*/schedstat") if process else ():
+        with contextlib.suppress(OSError):
+            total_ns += int(path.read_text(encoding="ascii").split()[0])
+    return total_ns / 1e9
 
 
 def wait_for_switch(address: str, timeout_s: float) -> None:

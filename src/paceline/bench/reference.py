@@ -4,7 +4,8 @@ Each rank's tensor repeats a tile of random numbers of its own. Everybody can ma
 the exact sum. The tile's length is a prime: a piece that arrives in a wrong place does not go unseen.
 
 **Right** means, for integers, equal. For floats, within the error that the method states: in fixed point
-`n * q / 2` (q the step of the shared exponent, `core/numbers/fixedpoint.py`) plus one rounding to the type; in a sum of
+`n * q / 2` (q the step of the shared exponent, `core/numbers/fixedpoint.py`; in the 16-bit form the step of a patch
+that holds every rank's largest number, `core/numbers/halves.py`) plus one rounding to the type; in a sum of
 floats, as Gloo and one host's shared memory make it, `n - 1` roundings of sums no larger than the sum of
 magnitudes. And bitwise the same on every rank, which the ranks compare by a digest.
 """
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.core.numbers.fixedpoint import block_exponent, sum_bits
+from paceline.core.numbers.halves import error_bound
+from paceline.core.numbers.layout import BLOCK_ELEMENTS
 
 TILE = 1_000_003
 SIGNIFICANT_BITS = {"float32": 24, "bfloat16": 8, "float16": 11, "int32": 31}
@@ -44,31 +47,37 @@ def rounded(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.float
 class Reference:
     """The exact sum over all ranks, and how far a result may be from it."""
 
-    def __init__(self, ranks: int, dtype: str, length: int) -> None:
+    def __init__(self, ranks: int, dtype: str, length: int, wire: int | None = None) -> None:
+        self._wire = wire
         self.dtype = dtype
         self.length = length
         self.sum: npt.NDArray[np.float64] = np.zeros(length)
         magnitude = np.zeros(length)
         exponent = -1000
+        peaks = []
         for rank in range(ranks):
             values = tile(rank, dtype, length)
             self.sum += values
             magnitude += np.abs(values, dtype=np.float64)
             if dtype != "int32":
                 exponent = max(exponent, int(block_exponent(values)))
+                peaks.append(float(np.abs(values).max()))
         if dtype == "int32":
-            self.fixed_point = self.float_sum = np.zeros(length)
+            self.fixed_point = self.halves = self.float_sum = np.zeros(length)
             return
         rounding = 2.0 ** -SIGNIFICANT_BITS[dtype]
         step = 2.0 ** (exponent - sum_bits(ranks))
         self.fixed_point = ranks * step / 2 * (1 + rounding) + rounding * np.abs(self.sum)
+        self.halves = error_bound(peaks, max(peaks)) * (1 + rounding) + rounding * np.abs(self.sum)
         self.float_sum = (ranks - 1) * rounding * magnitude * (1 + ranks * rounding) + rounding * np.abs(
             self.sum
         )
 
     def wrong(self, values: npt.NDArray[Any], *, fixed_point: bool) -> int:
         """How many of a result's elements (float32 or int32) are too far from the exact sum."""
-        allowed = self.fixed_point if fixed_point else self.float_sum
+        in_halves = self._wire != 32 and ITEM_BYTES[self.dtype] == 2 and len(values) > BLOCK_ELEMENTS
+        fixed = self.halves if in_halves else self.fixed_point
+        allowed = fixed if fixed_point else self.float_sum
         count = 0
         for start in range(0, len(values), self.length):
             part = values[start : start + self.length]

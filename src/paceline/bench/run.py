@@ -149,6 +149,8 @@ def _start_ranks(children: Children, measurement: Measurement, testbed: Testbed)
         }
         if OURS in measurement.backends:
             environment["PACELINE_SWITCH"] = f"{testbed.switch}:{testbed.control_port}"
+            environment["PACELINE_BENCH_SWITCH"] = str(children.children["switch"].pid)
+            environment["PACELINE_WIRE"] = str(measurement.wire or "")
             environment["PACELINE_TOKEN"] = (children.folder / "token").read_text(encoding="utf-8")
         command = testbed.in_rank[i]([sys.executable, "-m", "paceline.bench.rank", measurement.to_json()])
         stream = children.start(f"rank {i}", command, environment, pipe=i == 0)

@@ -16,7 +16,8 @@ HELP = """Measure all_reduce through a switch as a training script gets it, and 
 
 Every rank is a process with init_process_group("paceline"), beside a `paceline switch` that is started and ended
 here. The columns are those of nccl-tests: time of one all-reduce (median of the repetitions, which take turns with
-Gloo's), algbw = size / time, busbw = algbw x 2 (n - 1) / n, and #wrong, the elements of all ranks that
+Gloo's), algbw = size / time, busbw = algbw x 2 (n - 1) / n, cpu, the processor time of all ranks and our switch for
+each GB of the tensor, and #wrong, the elements of all ranks that
 are further from the exact sum than the method's stated error, or that differ between ranks. The busbw of a sum
 inside the network can exceed the link's rate: it says how fast a ring's links would have to be.
 
@@ -64,6 +65,10 @@ def allreduce(
         str, typer.Option(metavar="NAME", help="paceline; or gloo, to measure the peer alone.")
     ] = "paceline",
     dtype: Annotated[str, typer.Option(metavar="TYPE", help=", ".join(TYPES) + ".")] = "float32",
+    wire: Annotated[
+        str,
+        typer.Option(metavar="32", help="Bits of a number on the wire; default: 16 for types of 16 bits."),
+    ] = "",
     host_reduce: Annotated[
         bool, typer.Option(help="Whether ranks of one host sum in shared memory first (without --rate).")
     ] = True,
@@ -95,6 +100,7 @@ def allreduce(
         host_reduce=host_reduce,
         policy=policy,
         shards=shards,
+        wire=int(_one_of("--wire", wire, ("", "32")) or 0) or None,
         spin=spin,
         repeat=repeat,
     )
@@ -129,7 +135,7 @@ def _one_of(option: str, name: str, known: tuple[str, ...]) -> str:
     from paceline.errors import UserError
 
     if name not in known:
-        raise UserError(f"{name!r} is not one of {', '.join(known)}", place=option)
+        raise UserError(f"{name!r} is not one of {', '.join(filter(None, known))}", place=option)
     return name
 
 
@@ -193,8 +199,11 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-COLUMNS = ("size", "count", "type", "redop", "backend", "time of an all-reduce", "algbw", "busbw", "#wrong")
-_FORMAT = "{:>12} {:>12} {:>9} {:>6} {:>14} {:>12} {:>9} {:>9} {:>7}"
+COLUMNS = (
+    *("size", "count", "type", "redop", "backend", "time of an all-reduce", "algbw", "busbw"),
+    *("processor time", "#wrong"),
+)
+_FORMAT = "{:>12} {:>12} {:>9} {:>6} {:>14} {:>12} {:>9} {:>9} {:>9} {:>7}"
 
 
 def _show_head(measurement: "Measurement") -> None:
@@ -212,9 +221,9 @@ def _show_head(measurement: "Measurement") -> None:
             f"# our switch drops {measurement.loss:.2%} of its packets on purpose; Gloo's packets are not dropped"
         )
     typer.echo(
-        _FORMAT.format("size", "count", "type", "redop", "backend", "time", "algbw", "busbw", "#wrong")
+        _FORMAT.format("size", "count", "type", "redop", "backend", "time", "algbw", "busbw", "cpu", "#wrong")
     )
-    typer.echo(_FORMAT.format("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""))
+    typer.echo(_FORMAT.format("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "(s/GB)", ""))
 
 
 def _show_row(row: "MeasuredRow") -> None:
@@ -222,7 +231,8 @@ def _show_row(row: "MeasuredRow") -> None:
     typer.echo(
         _FORMAT.format(
             *(row.size_bytes, row.count, row.dtype, values["redop"], row.backend),
-            *(f"{row.time_us:.1f}", f"{values['algbw_GBps']:.4f}", f"{values['busbw_GBps']:.4f}", row.wrong),
+            *(f"{row.time_us:.1f}", f"{values['algbw_GBps']:.4f}", f"{values['busbw_GBps']:.4f}"),
+            *(f"{row.cpu_s_per_gbyte:.3g}", row.wrong),
         )
     )
 

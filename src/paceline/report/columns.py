@@ -93,6 +93,7 @@ MEANINGS: dict[str, str] = {
     "backend": "who sums: paceline through its switch, or gloo",
     "time of an all-reduce": "of the slowest rank, median of the repetitions",
     "algbw": "size over time",
+    "processor time": "of all ranks and, for ours, of the switch, for each GB of the tensor",
     "busbw": "algbw x 2 (n - 1) / n: what a ring's links would have to carry for this time",
     "#wrong": "elements that are further from the exact sum than the method's stated error, or differ between ranks",
     "vs gloo": "our algbw over Gloo's of the same run",

@@ -8,47 +8,9 @@ import pytest
 
 from paceline.core.numbers import blocks as tensors
 from paceline.core.numbers import layout as tensors_layout
-from paceline.core.numbers.layout import AVG, BLOCK_ELEMENTS, DTYPES, LAYOUT, OPS, PLACE, SUM
-
-
-def _layout(numbers: int, kind: int, op: int, elements: int, workers: int) -> Any:
-    layout = np.zeros(1, dtype=LAYOUT).view(np.recarray)[0]
-    tensors_layout.lay_out(layout, numbers, kind, op, elements, workers)
-    return layout
-
-
-def reduce_all(arrays: list[Any], dtype: str, op: str = "sum", elements: int = 96) -> Any:
-    """What the agents do with a tensor, without a network: the result of the first worker."""
-    kind, code = DTYPES[dtype], OPS[op]
-    workers = len(arrays)
-    arrays = [array.copy() for array in arrays]
-    layout = _layout(arrays[0].size, kind, code, elements, workers)
-    place = np.zeros(1, dtype=PLACE).view(np.recarray)[0]
-    exponents = [np.full(layout.blocks, 9999, dtype=np.int32) for _ in arrays]
-    payload = np.zeros(elements, dtype=np.int32)
-    for local in range(layout.chunks):
-        tensors_layout.find_place(layout, local, place)
-        total = np.zeros(elements, dtype=np.int64)
-        for array, own in zip(arrays, exponents, strict=True):
-            payload[:] = 77
-            tensors.write_chunk(layout, place, array.ctypes.data, kind, own, payload.ctypes.data)
-            total += payload
-        payload[:] = ((total + 2**31) % 2**32 - 2**31).astype(np.int32)
-        for array, own in zip(arrays, exponents, strict=True):
-            address = payload.ctypes.data
-            status = tensors.read_chunk(layout, place, array.ctypes.data, kind, code, own, address)
-            assert status == 0
-    for array in arrays[1:]:
-        assert array.tobytes() == arrays[0].tobytes()
-    return arrays[0]
-
-
-def _to_bfloat16(values: Any) -> Any:
-    return (np.asarray(values, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
-def _from_bfloat16(bits: Any) -> Any:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+from paceline.core.numbers import payload as payloads
+from paceline.core.numbers.layout import AVG, BLOCK_ELEMENTS, PLACE, SUM
+from tests.core.numbers.reduction import from_bfloat16, new_layout, reduce_all, to_bfloat16
 
 
 def _random(seed: int, numbers: int, spread: int = 20) -> Any:
@@ -92,7 +54,7 @@ def test_nan_and_infinities_come_out_as_a_float_sum_gives_them(dtype: str, numbe
     first[1] = -np.inf
     second[2] = np.nan
     if dtype == "bfloat16":
-        result = _from_bfloat16(reduce_all([_to_bfloat16(first), _to_bfloat16(second)], dtype))
+        result = from_bfloat16(reduce_all([to_bfloat16(first), to_bfloat16(second)], dtype))
     elif dtype == "float16":
         halves = [first.astype(np.float16).view(np.uint16), second.astype(np.float16).view(np.uint16)]
         result = reduce_all(halves, dtype).view(np.float16).astype(np.float32)
@@ -161,7 +123,7 @@ def test_averages(workers: int, numbers: int, dtype: str) -> None:
     arrays = [np.full(numbers, float(worker + 1), dtype=np.float32) for worker in range(workers)]
     mean = np.float32((workers + 1) / 2)
     if dtype == "bfloat16":
-        assert (_from_bfloat16(reduce_all([_to_bfloat16(a) for a in arrays], dtype, "avg")) == mean).all()
+        assert (from_bfloat16(reduce_all([to_bfloat16(a) for a in arrays], dtype, "avg")) == mean).all()
     elif dtype == "float16":
         halves = [array.astype(np.float16).view(np.uint16) for array in arrays]
         assert (reduce_all(halves, dtype, "avg").view(np.float16) == mean).all()
@@ -177,10 +139,10 @@ def test_workers_that_mean_different_tensors_are_told() -> None:
         total = np.zeros(352, dtype=np.int32)
         array = np.ones(numbers + 1, dtype=np.float32)
         for extra, op in ((0, SUM), (1, SUM)):
-            layout = _layout(numbers + extra, 0, op, 352, 2)
+            layout = new_layout(numbers + extra, 0, op, 352, 2)
             tensors_layout.find_place(layout, 0, place)
             payload[:] = 0
-            tensors.write_chunk(layout, place, array.ctypes.data, 0, exponents, payload.ctypes.data)
+            payloads.write_chunk(layout, place, array.ctypes.data, 0, exponents, payload.ctypes.data)
             total += payload
-        status = tensors.read_chunk(layout, place, array.ctypes.data, 0, AVG, exponents, total.ctypes.data)
+        status = payloads.read_chunk(layout, place, array.ctypes.data, 0, AVG, exponents, total.ctypes.data)
         assert status == tensors.DISAGREED

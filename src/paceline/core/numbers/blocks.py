@@ -1,8 +1,4 @@
-"""Tensors to packets and back, in the pass that writes or reads the packet: blocks of floats, and integers.
-
-`layout` says which numbers a chunk carries. Here a chunk's payload is written from a tensor (`write_chunk`) and
-a result's payload is read into it (`read_chunk`); both are bit for bit the same on every worker. The
-workers agree on exponents first.
+"""Floats in blocks, to 32-bit integers and back: the exponents that the workers agree on, and the numbers under them.
 
 **Exponents.** A section's chunk has a row of counters for each of its blocks, one for each exponent there can be. A
 worker raises the one of its own block; the sum then shows every vote, and the largest exponent with a vote is the
@@ -17,8 +13,6 @@ is n/2 quanta of 2**(e - bits), and one rounding to the output's format.
 infinity gives itself. A block that holds one anywhere is sent with fewer bits: the upper bits of each integer are two
 counters, of +inf and of -inf (a NaN raises both). The finite numbers of such a block are then coarser: `nonfinite`
 of `error_bound`. Other blocks are not touched.
-
-**Integers** wrap modulo 2**32. **avg** divides the sum by n: floats before the one rounding, integers towards zero.
 """
 
 from typing import Any
@@ -27,20 +21,15 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.numbers import fixedpoint
-from paceline.core.numbers.exact import as_float, narrow_to, read_exact, write_exact
+from paceline.core.numbers.exact import as_float, narrow_to
 from paceline.core.numbers.fixedpoint import EXPONENT_MIN, EXPONENT_ZERO, sum_bits
 from paceline.core.numbers.layout import (
-    AVG,
     BFLOAT16,
-    DATA,
-    EXPONENTS,
     FIELDS,
     FLOAT16,
     FLOAT32,
-    INT32,
     f32_at,
     field_bits,
-    i32_at,
     u16_at,
 )
 
@@ -51,6 +40,7 @@ DISAGREED = 1
 
 _F32_TOP = np.int32(0x7F800000)
 _SIGNLESS = np.int32(0x7FFFFFFF)
+_WORD = 0xFFFFFFFF
 
 
 @compiled_inner
@@ -80,32 +70,43 @@ def _finite_peak_f32(values: Any) -> np.int32:
     return peak
 
 
-@compiled
-def _peaks_16(values: Any, top: int) -> Any:
+@compiled_apart
+def _finite_peak_16(values: Any, top: int) -> int:
     peak = np.int64(0)
-    nonfinite = False
     for i in range(values.shape[0]):
         pattern = np.int64(values[i]) & 0x7FFF
-        if pattern >= top:
-            nonfinite = True
-        else:
+        if pattern < top:
             peak = max(peak, pattern)
-    return peak, nonfinite
+    return int(peak)
+
+
+@compiled
+def peak_at(address: int, first: int, numbers: int, kind: int) -> Any:
+    """The sign-less bit pattern of the largest finite number, and whether there are others than finite ones."""
+    if kind == FLOAT32:
+        values = f32_at(address + 4 * first, numbers)
+        pattern = peak_f32(values)
+        if pattern < _F32_TOP:
+            return int(pattern), False
+        return int(_finite_peak_f32(values)), True
+    halves = u16_at(address + 2 * first, numbers)
+    top = 0x7F80 if kind == BFLOAT16 else 0x7C00
+    peak = fixedpoint._peak16(halves)
+    if peak < top:
+        return int(peak), False
+    return int(_finite_peak_16(halves, top)), True
 
 
 @compiled
 def exponent_at(address: int, first: int, numbers: int, kind: int) -> int:
     """The exponent of the finite numbers of a block, plus `NONFINITE` if there are others."""
+    pattern, nonfinite = peak_at(address, first, numbers, kind)
     if kind == FLOAT32:
-        values = f32_at(address + 4 * first, numbers)
-        pattern = peak_f32(values)
-        if pattern < _F32_TOP:
-            return int(fixedpoint._exponent_of(int(pattern), 23, 127))
-        return int(fixedpoint._exponent_of(int(_finite_peak_f32(values)), 23, 127)) + NONFINITE
-    halves = u16_at(address + 2 * first, numbers)
-    mantissa, bias = (7, 127) if kind == BFLOAT16 else (10, 15)
-    peak, nonfinite = _peaks_16(halves, (2 * bias + 1) << mantissa)
-    exponent = int(fixedpoint._exponent_of(peak, mantissa, bias))
+        exponent = int(fixedpoint._exponent_of(pattern, 23, 127))
+    elif kind == BFLOAT16:
+        exponent = int(fixedpoint._exponent_of(pattern, 7, 127))
+    else:
+        exponent = int(fixedpoint._exponent_of(pattern, 10, 15))
     return exponent + NONFINITE if nonfinite else exponent
 
 
@@ -132,7 +133,7 @@ def write_exponents(layout: Any, place: Any, address: int, kind: int, out: Any) 
     for lane in range(out.shape[0]):
         out[lane] = 0
     out[0] = layout.signature
-    block_numbers = layout.block_chunks * layout.elements
+    block_numbers = layout.block_chunks * layout.chunk_numbers
     for b in range(place.numbers):
         first = (place.first * layout.section_blocks + b) * block_numbers
         exponent = exponent_at(address, first, min(block_numbers, layout.numbers - first), kind)
@@ -166,9 +167,6 @@ def read_exponents(layout: Any, place: Any, values: Any, exponents: Any) -> int:
     return 0
 
 
-_WORD = 0xFFFFFFFF
-
-
 def error_bound(peak: float, workers: int, nonfinite: bool = False) -> float:
     """The most by which a sum, before its one rounding, can differ from the true one; `peak` is max|x| of the block.
 
@@ -189,7 +187,8 @@ def mixed_bits(workers: int) -> int:
 
 
 @compiled_inner
-def _power(exponent: int) -> float:
+def power(exponent: int) -> float:
+    """Two to the exponent."""
     return float(np.ldexp(1.0, np.int32(exponent)))
 
 
@@ -244,7 +243,8 @@ def decode_16(values: Any, kind: int, unit: float, divisor: int, out: Any) -> No
 
 
 @compiled_inner
-def _number(address: int, at: int, kind: int) -> float:
+def number_at(address: int, at: int, kind: int) -> float:
+    """One number of the tensor."""
     if kind == FLOAT32:
         return float(f32_at(address + 4 * at, 1)[0])
     pattern = u16_at(address + 2 * at, 1)[0]
@@ -265,7 +265,7 @@ def _encode_mixed(address: int, first: int, kind: int, scale: float, workers: in
     width = field_bits(workers)
     low = 32 - 2 * width
     for i in range(out.shape[0]):
-        value = _number(address, first + i, kind)
+        value = number_at(address, first + i, kind)
         word = np.int64(0)
         if np.isfinite(value):
             word = np.int64(np.rint(value * scale))
@@ -304,76 +304,33 @@ def _decode_mixed(
 
 
 @compiled
-def write_chunk(layout: Any, place: Any, address: int, kind: int, exponents: Any, payload: int) -> None:
-    """Write a chunk's payload, `place.count` integers at the address `payload`, from the tensor at `address`."""
-    out = i32_at(payload, place.count)
-    if place.kind == EXPONENTS:
-        write_exponents(layout, place, address, kind, out)
-    elif place.kind != DATA:
-        write_exact(address, kind, layout.signature, out)
-    elif kind == INT32:
-        values = i32_at(address + 4 * place.first, place.count)
-        for i in range(place.count):
-            out[i] = values[i]
-    else:
-        exponent = exponents[place.first // (layout.block_chunks * layout.elements)]
-        _write_block(place, address, kind, exponent, layout.workers, out)
-
-
-@compiled
-def _write_block(place: Any, address: int, kind: int, exponent: int, workers: int, out: Any) -> None:
+def write_block(place: Any, address: int, kind: int, exponent: int, workers: int, out: Any) -> None:
+    """A data chunk's integers, under the agreed exponent of its block."""
     if is_mixed(exponent):
         exponent -= NONFINITE
-        scale = 0.0 if exponent == EXPONENT_ZERO else _power(mixed_bits(workers) - exponent)
+        scale = 0.0 if exponent == EXPONENT_ZERO else power(mixed_bits(workers) - exponent)
         _encode_mixed(address, place.first, kind, scale, workers, out)
     elif exponent == EXPONENT_ZERO:
         for i in range(place.count):
             out[i] = 0
     elif kind == FLOAT32:
-        encode_f32(f32_at(address + 4 * place.first, place.count), _power(sum_bits(workers) - exponent), out)
+        encode_f32(f32_at(address + 4 * place.first, place.count), power(sum_bits(workers) - exponent), out)
     else:
         halves = u16_at(address + 2 * place.first, place.count)
-        encode_16(halves, kind, _power(sum_bits(workers) - exponent), out)
+        encode_16(halves, kind, power(sum_bits(workers) - exponent), out)
 
 
 @compiled
-def read_chunk(
-    layout: Any, place: Any, address: int, kind: int, op: int, exponents: Any, payload: int
-) -> int:
-    """Read a result's payload into the tensor, or into `exponents`; 0, or `DISAGREED`."""
-    values = i32_at(payload, place.count)
-    divisor = layout.workers if op == AVG else 1
-    if place.kind == EXPONENTS:
-        return read_exponents(layout, place, values, exponents)
-    if place.kind != DATA:
-        if values[0] != layout.signature * layout.workers:
-            return DISAGREED
-        read_exact(values, address, kind, divisor, layout.numbers)
-    elif kind == INT32:
-        out = i32_at(address + 4 * place.first, place.count)
-        if divisor == 1:
-            for i in range(place.count):
-                out[i] = values[i]
-        else:
-            for i in range(place.count):
-                total = np.int64(values[i])
-                out[i] = total // divisor if total >= 0 else -(-total // divisor)
-    else:
-        exponent = exponents[place.first // (layout.block_chunks * layout.elements)]
-        _read_block(place, values, exponent, layout.workers, divisor, address, kind)
-    return 0
-
-
-@compiled
-def _read_block(
+def read_block(
     place: Any, values: Any, exponent: int, workers: int, divisor: int, address: int, kind: int
 ) -> None:
+    """A result's integers to numbers of the tensor."""
     if is_mixed(exponent):
         exponent -= NONFINITE
-        unit = 0.0 if exponent == EXPONENT_ZERO else _power(exponent - mixed_bits(workers))
+        unit = 0.0 if exponent == EXPONENT_ZERO else power(exponent - mixed_bits(workers))
         _decode_mixed(values, unit, workers, divisor, address, place.first, kind)
         return
-    unit = 0.0 if exponent == EXPONENT_ZERO else _power(exponent - sum_bits(workers))
+    unit = 0.0 if exponent == EXPONENT_ZERO else power(exponent - sum_bits(workers))
     if divisor & (divisor - 1) == 0:
         unit /= divisor
         divisor = 1

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.numbers.layout import DTYPES, INT32, ITEM_BYTES, OPS, lay_out
+from paceline.core.numbers.layout import DTYPES, INT32, ITEM_BYTES, OPS, WIRES, lay_out
 from paceline.errors import UserError
 from paceline.live.agent.config import Address, AgentConfig
 from paceline.live.agent.loop import run
@@ -145,11 +145,14 @@ class Agent:
 
     # --- reductions ------------------------------------------------------------------------------------------
 
-    def submit(self, array: Any, op: str = "sum", dtype: str | None = None, priority: int = 128) -> Handle:
+    def submit(
+        self, array: Any, op: str = "sum", dtype: str | None = None, priority: int = 128, wire: int = 32
+    ) -> Handle:
         """Reduce a contiguous array in place, over all workers; all submit the same tensors in the same order.
 
         `dtype` "bfloat16" or "float16" says what a uint16 view holds; otherwise it is the array's own:
         float32, float16 or int32. `op` is "sum" or "avg"; `priority` 0..255, higher goes first in the switch.
+        `wire`: bits of a number on the wire, 16 or 32; all workers the same.
         """
         name = dtype or str(array.dtype)
         if name not in DTYPES or op not in OPS:
@@ -159,13 +162,15 @@ class Agent:
             raise UserError(f"needs a writable, contiguous array of {name}", place="submit")
         if not 0 <= priority <= 255:
             raise UserError("must be from 0 to 255", place="submit priority")
+        if wire not in WIRES:
+            raise UserError("must be 16 or 32", place="submit wire")
         with self._lock:
             ticket = self._room_for_one()
             slot = ticket % len(self._loop.tasks)
             layout = self._loop.layouts[slot]
-            lay_out(layout, array.size, kind, OPS[op], self.config.elements, self.config.workers)
-            blocks = 0 if kind == INT32 else int(layout.blocks)
-            exponents = np.full(blocks, EXPONENT_UNKNOWN, dtype=np.int32)
+            lay_out(layout, array.size, kind, OPS[op], self.config.elements, self.config.workers, wire)
+            agreed = 0 if kind == INT32 else int(layout.blocks + layout.patches)
+            exponents = np.full(agreed, EXPONENT_UNKNOWN, dtype=np.int32)
             handle = Handle(self, ticket, array, exponents)
             timeout_ns = int(self.config.timeout_s * 1e9)
             addresses = (address_of(array), address_of(exponents))
@@ -174,6 +179,7 @@ class Agent:
                 ticket,
                 *addresses,
                 timeout_ns,
+                0,
                 0,
                 0,
                 0,

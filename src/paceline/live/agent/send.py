@@ -15,8 +15,8 @@ from paceline.core.auth import seal
 from paceline.core.bits import NO_BITS, popcount
 from paceline.core.custodian import program as custody
 from paceline.core.custodian.state import Custodians
-from paceline.core.numbers.blocks import write_chunk
-from paceline.core.numbers.layout import INT32, i32_at, row_at
+from paceline.core.numbers.layout import i32_at, row_at
+from paceline.core.numbers.payload import write_chunk
 from paceline.core.priority import service_of
 from paceline.core.sender import program as sending
 from paceline.core.wire import (
@@ -41,7 +41,7 @@ from paceline.live.agent.state import (
     Loop,
     Out,
 )
-from paceline.live.agent.tensors import locate, take_result
+from paceline.live.agent.tensors import agreements, locate, take_result
 from paceline.live.net.syscalls import memcpy
 from paceline.live.net.udp import flush, post, room_for
 
@@ -277,7 +277,7 @@ def pump(loop: Loop, now_ns: int) -> int:
         packet.count = place.count
         packet.priority = sending.effective_priority(packet, task.priority)
         payload = loop.outbox.cells[0].buffer + start + HEADER_BYTES
-        exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
+        exponents = i32_at(task.exponents, agreements(layout, task))
         write_chunk(layout, place, task.address, task.number_kind, exponents, payload)
         if control.path == BY_SWITCH:
             dispatch(loop.out, start, finish(loop.out, packet, start), shard_of(loop, packet.chunk))

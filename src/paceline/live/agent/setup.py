@@ -221,7 +221,7 @@ def _compile() -> None:
     run(loop)
     close_waiter(loop.waiter)
     layout = np.zeros(1, dtype=LAYOUT).view(np.recarray)[0]
-    lay_out(layout, 1, 0, 0, ELEMENTS_MIN, 1)
+    lay_out(layout, 1, 0, 0, ELEMENTS_MIN, 1, 32)
     word = np.zeros(1, dtype=np.int32)
     sleep_while(address_of(word), 1, 0.0)
 

@@ -291,12 +291,16 @@ TASK = np.dtype(
     [
         ("ticket", "i8"),  # its number; -1: none
         ("address", "i8"),  # where its numbers are
-        ("exponents", "i8"),  # where the agreed exponents of its blocks are
+        (
+            "exponents",
+            "i8",
+        ),  # where the agreed exponents of its blocks are, and behind them the steps of its patches
         ("timeout_ns", "i8"),  # the time it may take
         ("deadline_ns", "i8"),  # when that is over
         ("first", "i8"),  # its first chunk in the stream
         ("remaining", "i8"),  # chunks without a result
         ("agreed", "i8"),  # sections whose exponents are known
+        ("peaked", "i8"),  # sections whose peaks are known
         ("state", "i4"),  # `PENDING`, `DONE` or `FAILED`; waiting threads sleep on this word
         ("number_kind", "i4"),  # one of `DTYPES`
         ("op", "i4"),  # one of `OPS`

@@ -6,8 +6,8 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.custodian import program as custody
-from paceline.core.numbers.blocks import read_chunk
-from paceline.core.numbers.layout import EXPONENTS, INT32, find_place, i32_at, row_at, sendable
+from paceline.core.numbers.layout import DATA, INT32, WHOLE, find_place, i32_at, row_at, sendable
+from paceline.core.numbers.payload import read_chunk
 from paceline.core.sender import program as sending
 from paceline.live.agent.state import (
     DISAGREED,
@@ -45,6 +45,7 @@ def take_tasks(loop: Loop, now_ns: int) -> None:
         task.first = control.next_chunk
         task.remaining = loop.layouts[slot].chunks
         task.agreed = 0
+        task.peaked = 0
         task.deadline_ns = now_ns + task.timeout_ns
         control.next_chunk += task.remaining
         if control.failed != NO_FAILURE:
@@ -64,10 +65,17 @@ def open_gate(loop: Loop) -> None:
         task = loop.tasks[slot]
         layout = loop.layouts[slot]
         if task.state == PENDING:
-            sending.release(loop.senders, 0, task.first + sendable(layout, task.agreed))
-            if task.agreed < layout.sections:
+            allowed = sendable(layout, task.agreed, task.peaked)
+            sending.release(loop.senders, 0, task.first + allowed)
+            if allowed < layout.chunks:
                 return
         control.gate += 1
+
+
+@compiled_inner
+def agreements(layout: Any, task: Any) -> int:
+    """How many exponents and steps the workers of a tensor agree on."""
+    return int(layout.blocks + layout.patches if task.number_kind != INT32 else 0)
 
 
 @compiled_apart
@@ -112,22 +120,37 @@ def take_result(loop: Loop, packet: Any, payload: int, now_ns: int) -> None:
         if packet.custodian == control.worker:
             loop.counts[packet.chunk % loop.counts.shape[0]] = packet.count
             custody.keep_result(loop.custodians, 0, packet, row_at(payload, packet.count), 0, now_ns)
-    exponents = i32_at(task.exponents, layout.blocks if task.number_kind != INT32 else 0)
+    exponents = i32_at(task.exponents, agreements(layout, task))
     if read_chunk(layout, place, task.address, task.number_kind, task.op, exponents, payload) != 0:
         fail(loop, DISAGREED, now_ns)
         return
-    if place.kind == EXPONENTS:
+    if place.kind != DATA and place.kind != WHOLE:
         while (
             task.agreed < layout.sections
             and exponents[task.agreed * layout.section_blocks] != EXPONENT_UNKNOWN
         ):
             task.agreed += 1
+        while task.peaked < layout.sections and _has_peaks(layout, task.peaked, exponents):
+            task.peaked += 1
         open_gate(loop)
     task.remaining -= 1
     if task.remaining == 0:
         loop.counters[TENSORS] += 1
         _end(loop, slot, DONE)
         _advance(loop)
+
+
+@compiled_apart
+def _has_peaks(layout: Any, section: int, exponents: Any) -> bool:
+    """Are the peaks of a section all known? A peak chunk brings all of its own at once."""
+    in_section = layout.section_chunks * layout.chunk_patches
+    first = section * in_section
+    end = min(layout.patches, first + in_section)
+    while first < end:
+        if exponents[layout.blocks + first] == EXPONENT_UNKNOWN:
+            return False
+        first += layout.elements
+    return True
 
 
 @compiled_apart

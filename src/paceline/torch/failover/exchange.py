@@ -135,11 +135,12 @@ class WorkerExchange:
         priority: int,
         timeout_s: float,
         tell: Callable[[Exception | None], None],
+        wire: int = 32,
     ) -> None:
         """All-reduce in place; `tell(None)` or `tell(error)` on some thread when it has ended."""
         with self._lock:
             if self._fatal_error is None and not self._closing:
-                self._queue.add(PendingReduction(array, kind, op, priority, timeout_s, tell))
+                self._queue.add(PendingReduction(array, kind, op, priority, timeout_s, tell, wire))
                 if not self._leaving_agents:
                     self._pump()
                 else:
@@ -155,7 +156,7 @@ class WorkerExchange:
         while not self._leaving_agents and (entry := self._queue.may_begin()) is not None:
             self._queue.begin(entry, time.monotonic())
             try:
-                handle = path.agent.submit(entry.array, entry.op, entry.kind, entry.priority)
+                handle = path.agent.submit(entry.array, entry.op, entry.kind, entry.priority, entry.wire)
             except (OSError, RuntimeError) as error:
                 self._leave(LeaveReason(f"the agent takes no reduction: {error}"))
                 return

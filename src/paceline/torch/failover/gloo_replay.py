@@ -23,20 +23,23 @@ import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistBackendError, ProcessGroupGloo
 
-from paceline.core.numbers.blocks import read_chunk, write_chunk
 from paceline.core.numbers.layout import (
     BLOCKS,
     DATA,
     DTYPES,
+    EXACT,
     EXPONENTS,
+    HALVES,
     INTEGERS,
     LAYOUT,
     OPS,
+    PEAKS,
     PLACE,
     WHOLE,
     find_place,
     lay_out,
 )
+from paceline.core.numbers.payload import read_chunk, write_chunk
 from paceline.live.agent.agent import TensorMismatchError
 from paceline.torch.failover.heartbeat import DEAD_S
 from paceline.torch.failover.pending import ReductionQueue
@@ -45,74 +48,54 @@ from paceline.torch.rendezvous import StorePrefix
 LOOK_S = 0.25
 """Between two looks at who is gone, when Gloo has failed."""
 Int32Array = npt.NDArray[np.int32]
+_ROUNDS = {
+    INTEGERS: (DATA,),
+    EXACT: (WHOLE,),
+    BLOCKS: (EXPONENTS, DATA),
+    HALVES: (EXPONENTS, PEAKS, DATA),
+}
 
 
 class ChunkedReduction:
-    """All chunks of a tensor at once, with the agent's arithmetic: `agreement` is to be summed first, then `rest`.
+    """All chunks of a tensor, with the agent's arithmetic: round by round, what needs no more than the rounds before.
 
-    `write_agreement` and `read_agreement` are for the exponents (and for tensors that need one round only), then come
-    `write_rest` and `read_rest`. A round's buffer may be empty: it is then skipped.
+    Each kind of chunk in `rounds` is written, summed over the workers, and read before the next.
     """
 
-    def __init__(self, array: npt.NDArray[Any], kind: str, op: str, elements: int, workers: int) -> None:
+    def __init__(
+        self, array: npt.NDArray[Any], kind: str, op: str, elements: int, workers: int, wire: int
+    ) -> None:
         """`array` is the worker's input; it is only read."""
         self._array, self._kind, self._op = array, DTYPES[kind], OPS[op]
         layouts = np.zeros(1, LAYOUT).view(np.recarray)
         self._layout: Any = layouts[0]
         self._place: Any = np.zeros(1, PLACE).view(np.recarray)[0]
-        lay_out(self._layout, array.shape[0], self._kind, self._op, elements, workers)
-        self._exponents = np.zeros(max(1, int(self._layout.blocks)), np.int32)
-        self._mode = int(self._layout.mode)
-        first_round = int(self._layout.sections) * elements if self._mode == BLOCKS else 0
-        if self._mode not in (BLOCKS, INTEGERS):
-            first_round = elements
-        self.agreement: Int32Array = np.zeros(first_round, np.int32)
-        self.rest: Int32Array = np.zeros(array.shape[0] if self._mode in (BLOCKS, INTEGERS) else 0, np.int32)
+        lay_out(self._layout, array.shape[0], self._kind, self._op, elements, workers, wire)
+        self._exponents = np.zeros(max(1, int(self._layout.blocks + self._layout.patches)), np.int32)
+        self.rounds = _ROUNDS[int(self._layout.mode)]
 
-    def write_agreement(self) -> Int32Array:
-        """The first round's integers; they may be summed in place."""
-        if self.agreement.size:
-            self._write(self.agreement, *self._first_round())
-        return self.agreement
-
-    def read_agreement(self, target: npt.NDArray[Any]) -> None:
-        """Take the sums of the first round."""
-        if self.agreement.size:
-            self._read(self.agreement, target, *self._first_round())
-
-    def write_rest(self) -> Int32Array:
-        """The second round's integers."""
-        if self.rest.size:
-            self._write(self.rest, 1, DATA)
-        return self.rest
-
-    def read_rest(self, target: npt.NDArray[Any]) -> None:
-        """Take the sums of the second round: `target` then holds the result."""
-        if self.rest.size:
-            self._read(self.rest, target, 1, DATA)
-
-    def _first_round(self) -> tuple[int, int]:
-        if self._mode == BLOCKS:
-            return int(self._layout.elements), EXPONENTS
-        return 0, WHOLE
-
-    def _chunks(self, only: int) -> Iterator[None]:
-        """Sets `place` to each chunk of one kind in turn."""
+    def _chunks(self, only: int) -> Iterator[int]:
+        """Sets `place` to each chunk of one kind in turn; where it begins among those."""
+        begin = 0
         for local in range(int(self._layout.chunks)):
             find_place(self._layout, local, self._place)
             if int(self._place.kind) == only:
-                yield
+                yield begin
+                begin += int(self._place.count)
 
-    def _write(self, buffer: Int32Array, stride: int, only: int) -> None:
+    def write(self, only: int) -> Int32Array:
+        """A round's integers; they may be summed in place."""
+        buffer = np.zeros(sum(int(self._place.count) for _ in self._chunks(only)), np.int32)
         values, base = self._array.ctypes.data, buffer.ctypes.data
-        for _ in self._chunks(only):
-            at = base + 4 * int(self._place.first) * stride
-            write_chunk(self._layout, self._place, values, self._kind, self._exponents, at)
+        for begin in self._chunks(only):
+            write_chunk(self._layout, self._place, values, self._kind, self._exponents, base + 4 * begin)
+        return buffer
 
-    def _read(self, buffer: Int32Array, target: npt.NDArray[Any], stride: int, only: int) -> None:
-        values, base = target.ctypes.data, buffer.ctypes.data
-        for _ in self._chunks(only):
-            at = base + 4 * int(self._place.first) * stride
+    def read(self, only: int, sums: Int32Array, target: npt.NDArray[Any]) -> None:
+        """Take the sums of a round; after the last, `target` holds the result."""
+        values, base = target.ctypes.data, sums.ctypes.data
+        for begin in self._chunks(only):
+            at = base + 4 * begin
             status = read_chunk(self._layout, self._place, values, self._kind, self._op, self._exponents, at)
             if status != 0:
                 raise TensorMismatchError("the workers reduce different tensors")
@@ -122,11 +105,9 @@ def warm_up() -> None:
     """Compile, or load, what a reduction over Gloo needs: not when the network has just failed."""
     for size in (1, 5000):
         values = np.ones(size, np.float32)
-        chunks = ChunkedReduction(values, "float32", "sum", 2048, 1)
-        chunks.write_agreement()
-        chunks.read_agreement(values)
-        chunks.write_rest()
-        chunks.read_rest(values)
+        chunks = ChunkedReduction(values, "float32", "sum", 2048, 1, 32)
+        for only in chunks.rounds:
+            chunks.read(only, chunks.write(only), values)
 
 
 class GlooCarrier:
@@ -145,19 +126,20 @@ class GlooCarrier:
         target: npt.NDArray[Any],
         ready: bool,
         timeout_s: float,
+        wire: int = 32,
     ) -> bool:
         """All-reduce `source` of all workers into `target`; True if every worker was `ready`."""
-        chunks = ChunkedReduction(source, kind, op, self.elements, self._workers)
-        first = chunks.write_agreement()
-        message = np.concatenate([np.array([int(ready)], np.int32), first])
-        self._sum(message, timeout_s)
-        chunks.agreement[:] = message[1:]
-        chunks.read_agreement(target)
-        rest = chunks.write_rest()
-        if rest.size:
-            self._sum(rest, timeout_s)
-            chunks.read_rest(target)
-        return int(message[0]) == self._workers
+        chunks = ChunkedReduction(source, kind, op, self.elements, self._workers, wire)
+        all_ready = False
+        for number, only in enumerate(chunks.rounds):
+            ints = chunks.write(only)
+            if number == 0:
+                ints = np.append(ints, np.int32(ready))
+            self._sum(ints, timeout_s)
+            if number == 0:
+                all_ready = int(ints[-1]) == self._workers
+            chunks.read(only, ints, target)
+        return all_ready
 
     def _sum(self, ints: Int32Array, timeout_s: float) -> None:
         options: Any = torch.distributed.AllreduceOptions()
@@ -201,7 +183,9 @@ class GlooReplay:
         source = entry.array if entry.kept is None else entry.kept
         target = np.empty_like(entry.array) if entry.done else entry.array
         try:
-            all_ready = self._carrier.reduce(source, entry.kind, entry.op, target, ready, entry.timeout_s)
+            all_ready = self._carrier.reduce(
+                source, entry.kind, entry.op, target, ready, entry.timeout_s, entry.wire
+            )
         except TensorMismatchError as error:
             raise DistBackendError(str(error)) from error
         except RuntimeError as error:

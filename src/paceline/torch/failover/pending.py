@@ -37,6 +37,8 @@ class PendingReduction:
     timeout_s: float
     tell: Callable[[Exception | None], None]
     """Called once, when it has ended."""
+    wire: int = 32
+    """Bits of a number on the wire."""
     seq: int = -1
     """Its number, the same on all workers."""
     kept: npt.NDArray[Any] | None = None

@@ -4,8 +4,9 @@
 
 `TwoLevelReducer`: the ranks of this host first reduce to the first of them (*up*), that one exchanges the sum
 with the other hosts, and hands the result to all (*down*). A tensor goes in segments, so that the three
-overlap. Sums travel in float32 also for 16-bit tensors (an integer of the wire has 32 bits anyway) and are
-rounded once, at the end.
+overlap. Sums are of float32 also for 16-bit tensors, and are rounded once, at the end.
+
+16-bit tensors travel in the 16-bit form of the wire (`core/numbers/halves.py`), unless `PACELINE_WIRE` is 32.
 
 Agents compare what workers bring, but not of integers, and see of a tensor in segments neither its size nor its
 operation. There a *signature* goes ahead: one integer made of size, format and operation, whose sum tells whether all
@@ -22,6 +23,7 @@ import numpy as np
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError
 
+from paceline.errors import UserError
 from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, RankLeftError
 from paceline.live.net.sockets import elements_for
 from paceline.torch.failover.agent_path import AgentPath, make_offer, numbered_racks, route_to_switch
@@ -44,11 +46,30 @@ def make_network_reducer(
     request: GroupRequest, keys: StorePrefix, place: RankPlace, host: HostGroup | None, journal: Journal
 ) -> Reducer:
     """`host` is there where several ranks of this host are one worker."""
+    wire = agreed_wire(keys.part("wire/"), place.rank, place.ranks, request.settings.wire)
     exchange = make_exchange(request, keys, place, journal) if place.local_rank == 0 else None
     if host is None:
         assert exchange is not None
-        return DirectReducer(exchange)
-    return TwoLevelReducer(host, exchange, place, keys, journal)
+        return DirectReducer(exchange, wire)
+    return TwoLevelReducer(host, exchange, place, keys, journal, wire)
+
+
+def agreed_wire(keys: StorePrefix, rank: int, ranks: int, wire: int | None) -> int | None:
+    """The bits of a number on the wire that every rank asks for, None where none does; unlike wishes are a mistake."""
+    keys.set(str(rank), str(wire or ""))
+    wishes = [keys.get(str(other)) for other in range(ranks)]
+    other = next((other for other in range(ranks) if wishes[other] != wishes[0]), None)
+    if other is not None:
+        told = [
+            f"{wish or 'unset'} on rank {number}" for number, wish in ((0, wishes[0]), (other, wishes[other]))
+        ]
+        raise UserError(f"must be the same on all ranks: it is {' and '.join(told)}", place="PACELINE_WIRE")
+    return wire
+
+
+def wire_of(kind: str, asked: int | None) -> int:
+    """Bits of a number of this format on the wire: 16-bit formats use 16 unless 32 are asked for."""
+    return asked or (16 if kind in ("bfloat16", "float16") else 32)
 
 
 def make_exchange(
@@ -78,13 +99,14 @@ def make_exchange(
 class DirectReducer:
     """Every rank is a worker."""
 
-    def __init__(self, exchange: WorkerExchange) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: WorkerExchange, wire: int | None = None) -> None:
+        self._exchange, self._wire = exchange, wire
 
     def submit(self, reduction: Reduction) -> None:
         r = reduction
         if r.kind != "int32":
-            self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end)
+            wire = wire_of(r.kind, self._wire)
+            self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end, wire)
             return
         both = _Both(r.work.end)
         send_signature(r, self._exchange, both.one_ended)
@@ -111,7 +133,9 @@ class TwoLevelReducer:
         place: RankPlace,
         keys: StorePrefix,
         journal: Journal,
+        wire: int | None = None,
     ) -> None:
+        self._wire = wire
         self._host, self._exchange, self._ranks, self._workers = host, exchange, place.ranks, place.workers
         self._keys, self._journal = keys.part("peers/"), journal
         self._up, self._down = SerialThread("paceline-up"), SerialThread("paceline-down")
@@ -142,7 +166,8 @@ class TwoLevelReducer:
             if segment.is_first:
                 send_signature(r, self._exchange, segment.exchanged)
             kind = "int32" if r.kind == "int32" else "float32"
-            self._exchange.submit(segment.total, kind, "sum", r.priority, r.timeout_s, segment.exchanged)
+            ended, wire = segment.exchanged, wire_of(r.kind, self._wire)
+            self._exchange.submit(segment.total, kind, "sum", r.priority, r.timeout_s, ended, wire)
         self._down.put(partial(self._go_down, segment))
 
     def _go_down(self, segment: "_Segment") -> None:
