@@ -30,6 +30,8 @@ def test_variables(tmp_path: Path) -> None:
         "r",
     )
     assert read_settings({}).host_reduce
+    assert read_settings({}).wire is None
+    assert read_settings({"PACELINE_WIRE": "32"}).wire == 32
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,7 @@ def test_variables(tmp_path: Path) -> None:
         ("PACELINE_REMAINING_S", "-1"),
         ("PACELINE_SLOTS_MAX", "1.5"),
         ("PACELINE_STRAGGLER", "both"),
+        ("PACELINE_WIRE", "8"),
         ("PACELINE_TOKEN_FILE", "/no"),
     ],
 )

@@ -13,6 +13,7 @@ from paceline.errors import UserError
 from paceline.live.agent.agent import Agent, Handle, ReductionError, ReductionTimeoutError, open_socket
 from paceline.live.agent.config import AgentConfig
 from paceline.live.switch.daemon import LIVE_POLICIES
+from tests.core.numbers.reduction import reduce_all, to_bfloat16
 from tests.live.agents import KEY, WAIT_S, Job, job_of, running_switch, tensors_of
 
 WORKERS = 3
@@ -62,6 +63,43 @@ def test_the_bytes_are_the_same_whatever_the_network_does(policy: str) -> None:
             job_of(WORKERS, switch, silence_s=10.0) as job,
         ):
             assert _check(job, 12_000, 7) == expected
+
+
+def _halves(numbers: int, seed: int) -> list[Any]:
+    return [to_bfloat16(array) for array in tensors_of(WORKERS, numbers, seed)]
+
+
+@pytest.mark.parametrize("policy", LIVE_POLICIES)
+def test_the_16_bit_form_gives_the_same_bytes_whatever_the_network_does(policy: str) -> None:
+    options: dict[str, Any] = {"dtype": "bfloat16", "wire": 16}
+    arrays = _halves(40_000, 5)
+    arrays[1][[7, 20_000]] = 0x7F80
+    expected = reduce_all(arrays, "bfloat16", elements=352, wire=16).tobytes()
+    faults = {"drop": 0.02, "duplicate": 0.02, "reorder": 0.02}
+    with (
+        running_switch(policy=policy, memory_bytes=200_000, seed=3, **faults) as switch,
+        job_of(WORKERS, switch, silence_s=10.0) as job,
+    ):
+        for result in job.reduce(arrays, **options):
+            assert result.tobytes() == expected
+
+
+def test_without_a_switch_the_16_bit_form_gives_the_same_bytes() -> None:
+    with job_of(WORKERS, None) as job:
+        for numbers, dtype in ((16_384, "bfloat16"), (16_385, "bfloat16"), (700_001, "float16")):
+            arrays = [array & np.uint16(0xBFFF) for array in _halves(numbers, numbers)]
+            expected = reduce_all(arrays, dtype, "avg", elements=352, wire=16).tobytes()
+            for result in job.reduce(arrays, dtype=dtype, op="avg", wire=16):
+                assert result.tobytes() == expected
+
+
+def test_workers_that_use_different_wires_are_told() -> None:
+    with job_of(2, None, timeout_s=60.0, linger_s=0.0) as job:
+        arrays = _halves(20_000, 1)
+        handles = [job.agents[w].submit(arrays[w], dtype="bfloat16", wire=(16, 32)[w]) for w in range(2)]
+        for handle in handles:
+            with pytest.raises(ReductionError, match="different tensors"):
+                handle.wait(60)
 
 
 def test_several_tensors_are_under_way_at_once() -> None:
@@ -284,6 +322,7 @@ def test_what_cannot_be_reduced_is_refused() -> None:
             (np.ones(3, dtype=np.float32), {"op": "max"}),
             (np.ones(6, dtype=np.float32)[::2], {}),
             (np.ones(3, dtype=np.float32), {"dtype": "bfloat16"}),
+            (np.ones(3, dtype=np.float32), {"wire": 8}),
         ):
             with pytest.raises(UserError):
                 job.agents[0].submit(array, **options)
