@@ -46,8 +46,8 @@ FAILURE_NAMES = {
     DISAGREED: "tensors differ",
     CLOSED: "closed",
 }
-_POLL_MS = 100
-"""Where callbacks are pending, at most this long passes unnoticed, whatever happens to a wake-up."""
+_POLL_MS = 500
+"""At most this long passes unnoticed, whatever happens to a wake-up."""
 
 
 class Notifier:
@@ -74,8 +74,8 @@ class Notifier:
         """Call it when the reduction has ended; at once if it has."""
         with self._lock:
             if not self._stop and not self._is_done(ticket):
+                # The loop's own wake-up comes after this, or `deliver`, which waits for the lock, sees it.
                 self._pending.setdefault(ticket, []).append(call)
-                os.eventfd_write(self.fd, 1)
                 return
         call()
 
@@ -96,7 +96,7 @@ class Notifier:
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         while not self._stop:
-            poll.poll(_POLL_MS if self._pending else None)
+            poll.poll(_POLL_MS)
             self._drain()
             self.deliver()
         self.deliver()

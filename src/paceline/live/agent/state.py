@@ -305,6 +305,7 @@ TASK = np.dtype(
         ("number_kind", "i4"),  # one of `DTYPES`
         ("op", "i4"),  # one of `OPS`
         ("priority", "i4"),  # of its packets
+        ("waited", "i4"),  # 1: a thread waits for it, and does what the notifying thread would
     ],
     align=True,
 )

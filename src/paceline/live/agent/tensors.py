@@ -159,7 +159,8 @@ def _end(loop: Loop, slot: int, state: int) -> None:
     control = loop.control[0]
     loop.tasks[slot].state = state
     futex(loop.control[0].task_address + slot * _TASK_BYTES + STATE_OFFSET, _WAKE_PRIVATE, _EVERYONE, 0)
-    write(control.notify_fd, control.one, 8)
+    if loop.tasks[slot].waited == 0:
+        write(control.notify_fd, control.one, 8)
 
 
 @compiled_inner

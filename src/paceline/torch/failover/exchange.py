@@ -136,18 +136,25 @@ class WorkerExchange:
         timeout_s: float,
         tell: Callable[[Exception | None], None],
         wire: int = 32,
-    ) -> None:
+    ) -> PendingReduction | None:
         """All-reduce in place; `tell(None)` or `tell(error)` on some thread when it has ended."""
         with self._lock:
             if self._fatal_error is None and not self._closing:
-                self._queue.add(PendingReduction(array, kind, op, priority, timeout_s, tell, wire))
+                entry = PendingReduction(array, kind, op, priority, timeout_s, tell, wire)
+                self._queue.add(entry)
                 if not self._leaving_agents:
                     self._pump()
                 else:
                     self._wake.set()
-                return
+                return entry
             error = self._fatal_error or DistBackendError("the group is closed")
         tell(error)
+        return None
+
+    def wait_here(self, entry: PendingReduction, timeout_s: float) -> None:
+        """Wait on this thread while agents work at it, and tell of its end from here; may return early."""
+        if entry.handle is not None and not entry.done and not self._leaving_agents:
+            entry.handle.wait_here(timeout_s)
 
     def _pump(self) -> None:
         """Send what may be sent; under the lock."""
@@ -160,6 +167,7 @@ class WorkerExchange:
             except (OSError, RuntimeError) as error:
                 self._leave(LeaveReason(f"the agent takes no reduction: {error}"))
                 return
+            entry.handle = handle
             handle.add_done_callback(partial(self._ended, path, entry))
 
     def _ended(self, path: AgentPath, entry: PendingReduction, handle: Handle) -> None:
@@ -174,6 +182,7 @@ class WorkerExchange:
                 else:
                     self._leave(LeaveReason(str(error)))
                 return
+            entry.handle = None
             self._watch.moved(time.monotonic())
             self._queue.finish(entry)
             self._pump()

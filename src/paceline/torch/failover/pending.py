@@ -43,6 +43,8 @@ class PendingReduction:
     """Its number, the same on all workers."""
     kept: npt.NDArray[Any] | None = None
     begun_s: float = 0.0
+    handle: Any = None
+    """The agent's, once it is under way."""
     done: bool = False
     """Its result is here."""
     floor: int = -1

@@ -106,7 +106,9 @@ class DirectReducer:
         r = reduction
         if r.kind != "int32":
             wire = wire_of(r.kind, self._wire)
-            self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end, wire)
+            entry = self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end, wire)
+            if entry is not None:
+                r.work.wait_by(partial(self._exchange.wait_here, entry))
             return
         both = _Both(r.work.end)
         send_signature(r, self._exchange, both.one_ended)
