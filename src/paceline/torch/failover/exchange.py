@@ -40,6 +40,8 @@ from paceline.torch.journal import Journal
 from paceline.torch.rendezvous import RankPlace, StorePrefix
 
 TICK_S = 0.25
+WAIT_S = 0.2
+"""A thread that waits for an agent looks up so often, for an end that the agent knows nothing of."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,12 @@ class WorkerExchange:
 
     def wait_here(self, entry: PendingReduction, timeout_s: float) -> None:
         """Wait on this thread while agents work at it, and tell of its end from here; may return early."""
-        if entry.handle is not None and not entry.done and not self._leaving_agents:
-            entry.handle.wait_here(timeout_s)
+        end_s = time.monotonic() + timeout_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            handle = entry.handle
+            if handle is None or entry.done or self._leaving_agents:  # what ends all reductions also sets the last
+                return
+            handle.wait_here(min(WAIT_S, left_s))
 
     def _pump(self) -> None:
         """Send what may be sent; under the lock."""
