@@ -1,5 +1,7 @@
 """What is asked for survives its way to a rank; ratios are of medians; what the line allows, by hand; sizes."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.bench import measurement
@@ -46,6 +48,7 @@ def test_json_has_what_scripts_are_promised() -> None:
         "sum",
     )
     assert (first["time_us"], first["wrong"]) == (1e6, 3)
+    assert first["cpu_s_per_GB"] == first["cpu_s"] / 0.025
     assert first["algbw_GBps"] == pytest.approx(0.025)
     assert first["busbw_GBps"] == pytest.approx(0.025 * 14 / 8)
     assert document["ratio_to_peer"] == {"25000000": 2.0}
@@ -57,8 +60,16 @@ def test_a_full_frame_of_1500_bytes_carries_1408_of_tensor() -> None:
     assert measurement.payload_share(1500) == pytest.approx(1408 / 1514)
 
 
-def test_sixteen_bit_types_use_half_of_the_payload() -> None:
+def test_sixteen_bit_types_use_half_of_the_payload_of_32_bit_integers() -> None:
     assert measurement.payload_share(1500, 2) == pytest.approx(704 / 1514)
+    assert measurement.payload_share(1500, 2, 16) == pytest.approx(1408 / 1514)
+
+
+def test_larger_tensors_of_sixteen_bits_travel_in_sixteen_bits() -> None:
+    halves = Measurement(workers=2, sizes=(1,), backends=(OURS,), dtype="bfloat16")
+    assert [halves.wire_bits(size) for size in (2 * 16_384, 2 * 16_385)] == [32, 16]
+    assert replace(halves, wire=32).wire_bits(2 * 16_385) == 32
+    assert MEASUREMENT.wire_bits(25_000_000) == 32
 
 
 def test_jumbo_frames_are_cut_at_the_largest_packet() -> None:

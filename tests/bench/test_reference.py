@@ -5,6 +5,7 @@ import pytest
 
 from paceline.bench.reference import TILE, Reference, digest, tile
 from paceline.core.numbers.fixedpoint import block_exponent, decode_f32, encode_f32
+from tests.core.numbers.reduction import from_bfloat16, reduce_all, to_bfloat16
 
 RANKS = 4
 LENGTH = 5_000
@@ -59,6 +60,15 @@ def test_a_sum_of_floats_is_right(dtype: str) -> None:
     for rank in range(RANKS):
         total += torch.from_numpy(tile(rank, dtype, LENGTH)).to(kind)
     assert Reference(RANKS, dtype, LENGTH).wrong(total.float().numpy(), fixed_point=False) == 0
+
+
+def test_a_sum_in_sixteen_bits_is_right_within_its_own_bound_alone() -> None:
+    length = 20_000
+    tiles = [to_bfloat16(tile(rank, "bfloat16", length)) for rank in range(RANKS)]
+    result = from_bfloat16(reduce_all(tiles, "bfloat16", elements=352, wire=16))
+    assert Reference(RANKS, "bfloat16", length).wrong(result, fixed_point=True) == 0
+    assert Reference(RANKS, "bfloat16", length, 32).wrong(result, fixed_point=True) > 0
+    assert Reference(RANKS, "bfloat16", length).wrong(result + 0.1, fixed_point=True) > 0.9 * length
 
 
 def test_integers_must_be_equal() -> None:
