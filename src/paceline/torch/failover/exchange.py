@@ -158,7 +158,8 @@ class WorkerExchange:
         end_s = time.monotonic() + timeout_s
         while (left_s := end_s - time.monotonic()) > 0:
             handle = entry.handle
-            if handle is None or entry.done or self._leaving_agents:  # what ends all reductions also sets the last
+            # What ends all reductions leaves the agents, too.
+            if handle is None or entry.done or self._leaving_agents:
                 return
             handle.wait_here(min(WAIT_S, left_s))
 
