@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+import torch.multiprocessing as multiprocessing
 from torch import nn
 
 from paceline.ports import free_port
@@ -78,7 +78,7 @@ def train(rank: int, ranks: int, port: int, dtype: str, steps: int, every: int, 
         words = next(texts)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         ours = gradient.to(getattr(torch, dtype))
         theirs, true = ours.clone(), ours.double()
@@ -105,9 +105,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=61)
     parser.add_argument("--every", type=int, default=10, help="steps from one comparison to the next")
     options = parser.parse_args()
-    answer: Any = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    answer: Any = multiprocessing.get_context("spawn").SimpleQueue()
     arguments = (options.workers, free_port(), options.dtype, options.steps, options.every, answer)
-    torch.multiprocessing.spawn(train, arguments, options.workers)  # type: ignore[no-untyped-call]
+    processes: Any = multiprocessing
+    processes.spawn(train, arguments, options.workers)
     numbers, loss, (ours, theirs) = answer.get()
     print(
         f"{options.workers} workers, {numbers} gradients in {options.dtype}, {options.steps} steps, loss {loss:.2f}"

@@ -119,14 +119,14 @@ def write_peaks(layout: Any, place: Any, address: int, kind: int, exponents: Any
         chunk = (place.first + i) // layout.chunk_patches
         patch = (place.first + i) % layout.chunk_patches
         first = chunk * layout.chunk_numbers
-        numbers = min(np.int64(layout.chunk_numbers), layout.numbers - first)
+        numbers: Any = min(np.int64(layout.chunk_numbers), layout.numbers - first)
         lows = (numbers + 1) // 2
         begin = patch % a_half * PATCH
-        end = min(begin + PATCH, lows)
+        end: Any = min(begin + PATCH, lows)
         if patch >= a_half:
             begin += lows
             end = min(end + lows, numbers)
-        word = np.int64(0)
+        word: Any = np.int64(0)
         if begin < end:
             pattern, nonfinite = peak_at(address, first + begin, end - begin, kind)
             exponent = _block_exponent(exponents[chunk // layout.block_chunks])
@@ -142,10 +142,10 @@ def write_peaks(layout: Any, place: Any, address: int, kind: int, exponents: Any
 @compiled
 def read_peaks(layout: Any, place: Any, values: Any, exponents: Any) -> int:
     """The steps of the patches; `DISAGREED` if no workers could have sent this."""
-    workers = np.int64(layout.workers)
+    workers: Any = np.int64(layout.workers)
     for i in range(place.count):
         patch = place.first + i
-        word = np.int64(values[i]) & _WORD
+        word: Any = np.int64(values[i]) & _WORD
         unfinite = word >> _COUNTER
         peaks = word & ((1 << _COUNTER) - 1)
         if unfinite > workers or peaks > workers << peak_bits(workers):
@@ -167,16 +167,16 @@ def _is_plain(step: int) -> bool:
 @compiled
 def write_halves(layout: Any, place: Any, address: int, kind: int, exponents: Any, payload: int) -> None:
     """A data chunk's lanes, under the agreed steps of its patches."""
-    lows = np.int64(place.count)
-    highs = np.int64(place.numbers) - lows
+    lows: Any = np.int64(place.count)
+    highs: Any = np.int64(place.numbers) - lows
     steps = layout.blocks + place.first // layout.chunk_numbers * layout.chunk_patches
     a_half = layout.chunk_patches // 2
     for patch in range((lows + PATCH - 1) // PATCH):
         begin = patch * PATCH
-        end = min(begin + PATCH, lows)
-        end_high = max(begin, min(end, highs))
-        low_step = np.int64(exponents[steps + patch])
-        high_step = np.int64(exponents[steps + a_half + patch])
+        end: Any = min(begin + PATCH, lows)
+        end_high: Any = max(begin, min(end, highs))
+        low_step: Any = np.int64(exponents[steps + patch])
+        high_step: Any = np.int64(exponents[steps + a_half + patch])
         first = place.first + begin
         out = i32_at(payload + 4 * begin, end - begin)
         if not (_is_plain(low_step) and _is_plain(high_step)):
@@ -243,17 +243,17 @@ def read_halves(
     layout: Any, place: Any, payload: int, exponents: Any, divisor: int, address: int, kind: int
 ) -> None:
     """A result's lanes to numbers of the tensor."""
-    lows = np.int64(place.count)
-    highs = np.int64(place.numbers) - lows
+    lows: Any = np.int64(place.count)
+    highs: Any = np.int64(place.numbers) - lows
     steps = layout.blocks + place.first // layout.chunk_numbers * layout.chunk_patches
     a_half = layout.chunk_patches // 2
     whole_power = divisor & (divisor - 1) == 0
     for patch in range((lows + PATCH - 1) // PATCH):
         begin = patch * PATCH
-        end = min(begin + PATCH, lows)
-        end_high = max(begin, min(end, highs))
-        low_step = np.int64(exponents[steps + patch])
-        high_step = np.int64(exponents[steps + a_half + patch])
+        end: Any = min(begin + PATCH, lows)
+        end_high: Any = max(begin, min(end, highs))
+        low_step: Any = np.int64(exponents[steps + patch])
+        high_step: Any = np.int64(exponents[steps + a_half + patch])
         first = place.first + begin
         part = i32_at(payload + 4 * begin, end - begin)
         if not (_is_plain(low_step) and _is_plain(high_step) and whole_power):
@@ -351,7 +351,7 @@ def _write_slowly(
     address: int, first: int, lows: int, kind: int, low_step: int, high_step: int, highs: int, out: Any
 ) -> None:
     for i in range(out.shape[0]):
-        word = np.int64(_half_of(number_at(address, first + i, kind), low_step))
+        word: Any = np.int64(_half_of(number_at(address, first + i, kind), low_step))
         if i < highs:
             word += np.int64(_half_of(number_at(address, first + lows + i, kind), high_step)) << 16
         word &= _WORD
@@ -396,7 +396,7 @@ def _read_slowly(
     low_room = finite_room(low_step >> 16)
     high_room = finite_room(high_step >> 16)
     for i in range(values.shape[0]):
-        word = np.int64(values[i])
+        word: Any = np.int64(values[i])
         low = (word + low_room) & _HALF
         _put(address, first + i, kind, _number_of(low, low_step, divisor))
         if i < highs:
