@@ -19,15 +19,11 @@ app = typer.Typer(
     help="Many deep-learning jobs finish sooner on one shared cluster.",
 )
 reproduce = typer.Typer(no_args_is_help=True, help="Repeat a paper's experiment: tables, CSV, plots, a page.")
-app.add_typer(reproduce, name="reproduce")
 bench = typer.Typer(no_args_is_help=True, help="Measure the live data plane beside its peers.")
-app.add_typer(bench, name="bench")
 cluster = typer.Typer(
     no_args_is_help=True, help="Write a cluster file from what Slurm, Ray or a list of nodes says."
 )
-app.add_typer(cluster, name="cluster")
 metrics = typer.Typer(no_args_is_help=True, help="A Grafana dashboard, Prometheus alert rules, all metrics.")
-app.add_typer(metrics, name="metrics")
 
 
 def _version(wanted: bool) -> None:
@@ -48,13 +44,18 @@ def root(
 
 
 def _register() -> None:
-    from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, METRICS, REPRODUCTIONS
+    from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, METRICS, PANELS, REPRODUCTIONS
 
-    for group, commands in (
-        (app, COMMANDS), (reproduce, REPRODUCTIONS), (bench, BENCHMARKS), (cluster, CLUSTERS), (metrics, METRICS),
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    for name, command in COMMANDS.items():
+        app.command(name, help=fitted(command.__doc__), rich_help_panel=panel_of[name])(command)
+    for name, group, commands in (
+        ("cluster", cluster, CLUSTERS), ("metrics", metrics, METRICS),
+        ("reproduce", reproduce, REPRODUCTIONS), ("bench", bench, BENCHMARKS),
     ):  # fmt: skip
-        for name, command in commands.items():
-            group.command(name, help=fitted(command.__doc__))(command)
+        app.add_typer(group, name=name, rich_help_panel=panel_of[name])
+        for own, command in commands.items():
+            group.command(own, help=fitted(command.__doc__))(command)
 
 
 _register()

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from paceline.commands import (
     CLUSTERS,
     COMMANDS,
     METRICS,
+    PANELS,
     REPRODUCTIONS,
     bench,
     doctor,
@@ -59,10 +61,24 @@ def test_help_fits_eighty_columns_and_its_examples_can_be_pasted(
     assert paceline(monkeypatch, *words, "--help") == 0
     out = capsys.readouterr().out
     assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    assert not re.search(r"<(bool|str|path|int|float|list)", out), "no names of Python's types"
     shown = " ".join(out.replace("\\\n", " ").split())
     assert examples(command.__doc__), "every command has examples"
     for example in examples(command.__doc__):
         assert example in shown, "an example stands there whole, broken only where a shell goes on"
+
+
+def test_commands_stand_under_headings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paceline(monkeypatch, "--help") == 0
+    out = capsys.readouterr().out
+    for panel, names in PANELS.items():
+        listed = out.partition(f" {panel} ")[2].partition("\n╰")[0]
+        assert [line.split()[1] for line in listed.splitlines()[1:] if line[2] != " "] == list(names)
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(
+        [*COMMANDS, "reproduce", "bench", "cluster", "metrics"]
+    )
 
 
 def test_a_long_example_is_broken_where_a_shell_goes_on_reading() -> None:

@@ -29,27 +29,36 @@ from paceline.commands.verify import verify as verify_command
 from paceline.commands.why import why as why_command
 
 COMMANDS: dict[str, Callable[..., Any]] = {
-    "add": add_command,
-    "cancel": cancel_command,
+    "simulate": simulate_command,
+    "plan": plan_command,
+    "models": models_command,
+    "profile": profile_command,
+    "run": run_command,
+    "switch": switch_command,
     "dashboard": dashboard_command,
     "doctor": doctor_command,
-    "logs": logs_command,
-    "drill": drill_command,
-    "models": models_command,
-    "pause": pause_command,
-    "plan": plan_command,
-    "priority": priority_command,
-    "profile": profile_command,
-    "report": report_command,
-    "run": run_command,
-    "simulate": simulate_command,
     "status": status_command,
-    "switch": switch_command,
+    "logs": logs_command,
     "top": top_command,
-    "unpause": unpause_command,
     "why": why_command,
+    "report": report_command,
+    "cancel": cancel_command,
+    "priority": priority_command,
+    "pause": pause_command,
+    "unpause": unpause_command,
+    "add": add_command,
     "verify": verify_command,
+    "drill": drill_command,
 }
+PANELS = {
+    "Look ahead": ("simulate", "plan", "models", "profile", "cluster"),
+    "Run": ("run", "switch", "dashboard", "doctor"),
+    "See a run, and steer it": (
+        "status", "logs", "top", "why", "report", "cancel", "priority", "pause", "unpause", "add", "metrics",
+    ),
+    "Check and measure": ("verify", "drill", "reproduce", "bench"),
+}  # fmt: skip
+"""The headings of `paceline --help`."""
 REPRODUCTIONS: dict[str, Callable[..., Any]] = {
     "esa": esa,
     "fidelity": fidelity,

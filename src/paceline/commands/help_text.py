@@ -48,16 +48,24 @@ def _break_before(line: str) -> int:
 
 
 class Trimmed:
-    """A stream without blanks before line ends: a backslash that a blank follows does not continue a line."""
+    """A stream for help: no blanks before line ends, since a backslash that a blank follows does not continue a line;
+    no type beside a flag, which takes no value."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        for shown, meant in _TYPES.items():
+            text = text.replace(shown, meant.ljust(len(shown)))
         return self._stream.write(_PADDING.sub("", text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
+_TYPES = {
+    "<bool>": "", "<str>": "TEXT", "<path>": "PATH", "<int>": "N", "<float>": "NUMBER", "<int range>": "N",
+    "<float range>": "NUMBER", "<list[Path]>": "PATH ...", "<list[str]>": "TEXT ...",
+}  # fmt: skip
+"""Python's names of types, as a reader of help knows them."""
 _PADDING = re.compile(r" +(?=(?:\x1b\[[0-9;]*m)*\n)")
