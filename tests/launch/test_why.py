@@ -18,7 +18,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     fails = f"if [ ! -e {made.folder}/once ]; then touch {made.folder}/once; sleep 0.3; exit 1; fi"
     made.job("first", 3, f"sleep 0.3; {told}; sleep 1", **keys)
     made.job("second", 3, "sleep 0.5", **keys).job("again", 1, f"{fails}; sleep 0.3", retries=1, **keys)
-    assert made.run() == 0
+    made.job("broken", 1, "no-such-program", **keys)
+    assert made.run() == 1
     return made
 
 
@@ -37,6 +38,15 @@ def test_the_parts_of_a_run_add_up_to_what_was_measured(scene: Scene, name: str)
         assert found.parts[1].seconds > 0.25, "it told when its training began"
 
 
+def test_a_job_that_failed_before_its_first_iteration_has_not_computed_all_of_them(scene: Scene) -> None:
+    run = read_run(scene.run_dir)
+    found = of_run(run, "broken")
+    assert [part.cause for part in found.parts] == ["queue", "start-up", "training"]
+    assert all(part.seconds >= 0 for part in found.parts)
+    assert sum(part.seconds for part in found.parts) == pytest.approx(found.total_s, abs=1e-9)
+    assert found.parts[-1].note == "not split: it told no iterations, and is failed"
+
+
 def test_why_as_a_command(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,7 +59,7 @@ def test_why_as_a_command(
     found = json.loads(capsys.readouterr().out)
     assert sum(part["seconds"] for part in found["parts"]) == pytest.approx(found["total_s"])
     assert paceline(monkeypatch, "why", "nobody") == 2
-    assert "no job 'nobody'; it has: first, second, again" in capsys.readouterr().err
+    assert "no job 'nobody'; it has: first, second, again, broken" in capsys.readouterr().err
     root = Path(__file__).parents[2]
     files = (
         "--cluster",

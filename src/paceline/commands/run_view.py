@@ -78,7 +78,11 @@ def _prediction(row: "Row | None") -> list[str]:
         return ["", "", ""]
     error = prediction_error(row)
     measured = "" if error is None else format_seconds(row["measured_s"])
-    return [format_seconds(row["predicted_s"]), measured, "" if error is None else f"{error:+.0%}"]
+    return [
+        format_seconds(row["predicted_s"]),
+        measured,
+        "" if error is None else f"{round(error, 2) + 0.0:+.0%}",
+    ]
 
 
 def cells_of(row: "Row", servers: str, prediction: "Row | None", now: float) -> list[str]:

@@ -59,7 +59,10 @@ def status(
         page.print(job_table(store, store.jobs(), now))
         if legend:
             print_legend(page, COLUMNS)
-        for line in failures(store):
+        failed = failures(store)
+        if failed:
+            page.print()
+        for line in failed:
             page.print(line, markup=False, soft_wrap=True)
         page.print("\nlast events:")
         for row in store.events()[-EVENTS_SHOWN:]:

@@ -190,7 +190,7 @@ def scenario_of(schedule: Schedule, folder: Path, packets: int = PACKETS) -> Sce
     return Scenario.model_validate(
         {
             "name": "plan",
-            "horizon": "1000000",
+            "horizon": "9000 s",
             "policies": [policy],
             "network": network,
             "switch": {"slots": max(2 * len(jobs), slots)},

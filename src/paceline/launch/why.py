@@ -44,9 +44,12 @@ def of_run(run: RunData, name: str, judge_with: Callable[[ByModel], Judge] | Non
     parts = [Part("queue", queue_s), Part("start-up", starting_s)]
     if lost_s:
         parts.append(Part("lost attempts", lost_s, f"{len(tries) - 1} before the last"))
+    share = _share_done(row)
+    if share is None:
+        note = f"not split: it told no iterations, and is {row['state']}"
+        return Why(name, total_s, (*parts, Part("training", trains_s, note)))
     schedule, slow = _as_it_was(run, name)
     j = why.index_of(schedule, name)
-    share = _share_done(row)
     by_model = ByModel(schedule.problem, schedule.placements, j, slow)
     judge = judge_with(by_model) if judge_with is not None else by_model
     running = [
@@ -61,10 +64,12 @@ def _starting_s(run: RunData, row: Row, last: Attempt) -> float:
     return max(0.0, run.at(float(told)) - last.start_s) if isinstance(told, int | float) else 0.0
 
 
-def _share_done(row: Row) -> float:
-    """Of its iterations: all, or what the job told before it ended or now."""
-    if row["state"] == "done" or row["iteration"] is None:
+def _share_done(row: Row) -> float | None:
+    """Of its iterations: all, or what the job told before it ended or now; None if that is not known."""
+    if row["state"] == "done":
         return 1.0
+    if row["iteration"] is None:
+        return None
     return min(1.0, float(row["iteration"]) / max(float(row["iterations"]), 1.0))
 
 

@@ -63,6 +63,7 @@ MEANINGS: dict[str, str] = {
     "start-up": "from its slots to its first step: processes, imports, compiling",
     "lost attempts": "tries that a lost server or a failure ended",
     "computing": "forward and backward passes on workers that are all as fast as the fastest",
+    "training": "all of its running time, where nothing is known of its iterations",
     "exposed sending": "gradients that were still under way when computing was over, on links of its own",
     "contention": "links shared with the job that is named",
     "switch memory": "sums that found no place in the switch",

@@ -173,7 +173,7 @@ def scenario_of(cell: dict[str, Any], calibration: Calibration) -> Scenario:
     return Scenario.model_validate(
         {
             "name": "live",
-            "horizon": "10000 s",
+            "horizon": "9000 s",
             "network": network,
             **({} if ring else {"hosts": HOSTS, **_protocol()}),
             "faults": faults,

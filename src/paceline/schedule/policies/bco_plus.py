@@ -188,7 +188,8 @@ class BcoPlus:
         kind = "on one server" if len(where) == 1 else f"spread over {len(where)} servers"
         moved = "kept where SJF-BCO put it" if np.array_equal(mine, before) else f"found by {best.source}"
         gain = 1.0 - best.score / first.score
-        return f"{moved}, {kind}; the whole plan is {gain:.1%} better than SJF-BCO's"
+        better = f"{gain:.1%} better than" if gain >= 0.0005 else "as good as"
+        return f"{moved}, {kind}; the whole plan is {better} SJF-BCO's"
 
 
 def default_work(jobs: int) -> int:
