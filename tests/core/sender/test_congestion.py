@@ -53,7 +53,7 @@ class Together:
         self.state = new_senders(1, 8).state[0]
         given = {"window": 100.0, "window_min": 4.0, "window_max": 1000.0, "threshold": 0.0, "increase": 5.0}
         given |= {"congestion": TOGETHER, "queue_ns": QUEUE_NS, "target_rise": 1.0, "agreed_chunk": 0}
-        given |= {"room": 1000.0, "round_room": 1000.0, "minds_memory": 1}
+        given |= {"room": 1000.0, "round_room": 1000.0, "minds_memory": 1, "slots": 512}
         for name, value in {**given, **fields}.items():
             setattr(self.state, name, value)
         self.now_ns = 0
@@ -128,7 +128,7 @@ def test_room_grows_quickly_until_a_sum_finds_no_aggregator_and_again_when_none_
     sender.round(results=1_000)
     soon = float(sender.state.room) - cut
     sender.round(results=8_000)
-    assert soon < 20.0 < 300.0 < sender.state.room
+    assert soon < 40.0 < 300.0 < sender.state.room
 
 
 def test_room_settles_where_as_many_fall_back_as_it_allows() -> None:
@@ -142,6 +142,37 @@ def test_room_settles_where_as_many_fall_back_as_it_allows() -> None:
         congestion.on_result(sender.state, header(wire.RESULT, flag=flag, chunk=chunk), True)
         seen.append(float(sender.state.room))
     assert 12.0 < sum(seen[20_000:]) / 20_000 < 16.0
+
+
+def test_room_grows_on_where_one_sum_in_forty_finds_no_aggregator_however_little_is_under_way() -> None:
+    """Rows of two jobs meet in ample memory too: that is no sign of too little of it."""
+    sender = Together(room=40.0, round_room=0.0, slots=5_120)
+    for _ in range(400):
+        sender.round(results=40, fallen_back=1)
+    assert sender.state.room > 100.0
+
+
+def test_a_job_has_no_more_under_way_than_there_are_aggregators() -> None:
+    sender = Together(room=8.0, slots=44, window=1000.0, room_threshold=1000.0)
+    for _ in range(20):
+        sender.round()
+    assert sender.state.room == congestion.window_of(sender.state) == 44.0
+    sender = Together(slots=44, minds_memory=0, window=1000.0)
+    assert congestion.window_of(sender.state) == 1000.0, "who does not mind memory"
+
+
+def test_a_burst_begins_with_all_of_its_room_which_grows_by_its_turn() -> None:
+    """An eighth of what memory allows would leave the link idle, where memory holds little more than a round trip."""
+    early, late = (
+        Together(room=40.0, window=1000.0, burst_length=1 << 40, burst_first=-turn, next=0)
+        for turn in (0, 1 << 40)
+    )
+    assert congestion.window_of(early.state) == congestion.window_of(late.state) == 40.0
+    grown = []
+    for sender in (early, late):
+        congestion.on_result(sender.state, header(wire.RESULT, chunk=0), True)
+        grown.append(float(sender.state.room) - 40.0)
+    assert grown[1] == pytest.approx(8 * grown[0])
 
 
 def test_a_job_uses_more_of_its_window_the_further_it_is_in_a_burst() -> None:
@@ -216,7 +247,7 @@ def test_a_pause_begins_a_burst_as_long_as_the_longest_of_late() -> None:
 
 
 def test_a_job_that_nobody_slows_down_has_its_most_under_way_from_the_start_of_a_burst() -> None:
-    sender = Together(window=1000.0, threshold=8000.0, burst_length=100_000, next=0, room=8000.0)
+    sender = Together(window=1000.0, threshold=8000.0, burst_length=100_000, next=0, slots=8000)
     for _ in range(4):
         sender.round()
         sender.state.next = 0

@@ -113,6 +113,20 @@ def test_chunks_of_one_lane_use_one_aggregator_until_another_is_offered() -> Non
     assert first == sending.mix(3, 0) % 16
 
 
+def test_a_place_comes_back_to_the_row_with_its_next_sum_that_found_an_aggregator() -> None:
+    """Else a job that has met others is scattered, and meets itself where memory is small."""
+    sender = started(chunks=1_000, minds_memory=1, slots=44, window=64.0, span=8)
+    row = [int(sender.poll().index) for _ in range(8)]
+    assert row == [(row[0] + k) % 44 for k in range(8)]
+    for chunk in range(8):
+        sender.result(chunk, flag=wire.COLLISION if chunk in (2, 3) else 0, offer=(row[chunk] + 20) % 44)
+    moved = [int(sender.poll().index) for _ in range(8)]
+    assert moved == [(row[0] + 8 + k) % 44 if k not in (2, 3) else (row[k] + 20) % 44 for k in range(8)]
+    for chunk in range(8, 16):
+        sender.result(chunk)
+    assert [int(sender.poll().index) for _ in range(8)] == [(row[0] + 16 + k) % 44 for k in range(8)]
+
+
 def test_all_workers_of_a_job_agree_on_the_aggregators() -> None:
     assert (started(worker=1, mask=2).all.flights.index == started(worker=3, mask=8).all.flights.index).all()
 

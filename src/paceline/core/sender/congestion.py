@@ -26,11 +26,11 @@ Rules to choose from:
   - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from
     it, any other adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for
     this]. ATP does not mind: it holds an aggregator for a whole round trip, however little is under way.
-  - its *turn*: of both a job uses an eighth at the start of a burst (the gradients of an iteration), and all of them at
-    the end, or when the burst has lasted as long as bursts do of late, or by a part of each. So of two jobs that share
-    a link the one that is ahead gets ahead further, until one computes while the other sends; each gets the same in the
-    long run, and both are faster than in step [after MLTCP, HotNets 2024]. And nobody waits for much longer than
-    it did before, however many there are.
+  - its *turn*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration), and all of
+    it at the end, or when the burst has lasted as long as bursts do of late, or by a part of each; and its room grows
+    by the same share. So of two jobs that share a link the one that is ahead gets ahead further, until one computes
+    while the other sends; each gets the same in the long run, and both are faster than in step [after MLTCP, HotNets
+    2024]. And nobody waits for much longer than it did before, however many there are.
 
 - `aimd`: one more for each round trip, half on a mark or a loss, at most once a window [ATP];
 - `fixed`: the window stays as it is;
@@ -59,8 +59,10 @@ LOSS_CUT = 0.15
 ROOM_GROWTH = 1.0
 """A sum that found no aggregator takes one from the job's room, one that did adds `ROOM_GROWTH / room`: a job with room
 for r chunks settles where one in r finds none."""
+ROOM_GROWTH_MIN = 0.03
+"""But at least this: rows of two jobs meet in ample memory too, and one sum in thirty without a place costs little."""
 ROOM_GROWTH_MAX = 0.1
-"""But at most this, so that at most one in eleven finds none however little room there is."""
+"""And at most this, so that at most one in eleven finds none however little room there is."""
 ROOM_CLEAN = 1e5
 """The longer all find one, the more they add: n in a row together n * n / 2e5."""
 ROOM_START = 0.125
@@ -94,13 +96,12 @@ def window_of(sender: Any) -> float:
 
 @compiled
 def _own_window(sender: Any) -> float:
-    share = share_in_use(sender)
-    return float(max(1.0, min(sender.window * share, sender.room * share, sender.window_max)))
+    return float(max(1.0, min(sender.window * share_in_use(sender), sender.room, sender.window_max)))
 
 
 @compiled
 def share_in_use(sender: Any) -> float:
-    """How much of window and room a job uses: by how far it is in its burst, and for how long it has been at it."""
+    """How much of its window a job uses: by how far it is in its burst, and for how long it has been at it."""
     if sender.burst_length <= 0:
         return 1.0
     turn = (sender.next - sender.burst_first) / sender.burst_length
@@ -161,18 +162,25 @@ def on_result(sender: Any, packet: Any, grows: bool) -> None:
 
 
 @compiled
+def most_room(sender: Any) -> float:
+    """The most chunks that room lets be under way; with more than there are aggregators a job would meet itself."""
+    if sender.minds_memory == 0:
+        return float(sender.window_max)
+    return float(max(1.0, min(sender.window_max, sender.slots)))
+
+
+@compiled
 def _move_room(sender: Any, fell_back: bool) -> None:
     if not fell_back:
         sender.room_clean += 1
-        growth = min(ROOM_GROWTH / sender.room, ROOM_GROWTH_MAX) + sender.room_clean / ROOM_CLEAN
+        growth = min(max(ROOM_GROWTH / sender.room, ROOM_GROWTH_MIN), ROOM_GROWTH_MAX)
+        growth += sender.room_clean / ROOM_CLEAN
         if sender.room < sender.room_threshold:
             growth = 1.0
-        sender.room = min(sender.room + growth * share_in_use(sender), LEAD * sender.window_max)
+        sender.room = min(sender.room + growth * share_in_use(sender), most_room(sender))
         return
     # What was never used was never tried. And a train of chunks that met another's says little about the next.
-    used = sender.room
-    if sender.agreed > 0.0:
-        used = min(used, sender.agreed / share_in_use(sender))
+    used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room
     sender.room = max(1.0, used - 1.0, 0.5 * sender.round_room, ROOM_LEAST * sender.slots)
     sender.room_threshold = sender.room
     sender.room_clean = 0

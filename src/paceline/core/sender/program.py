@@ -34,6 +34,7 @@ from paceline.core.sender.congestion import (
     ROOM_START,
     TOGETHER,
     end_round,
+    most_room,
     on_loss,
     on_pure_rtt,
     on_result,
@@ -129,6 +130,16 @@ __all__ = [
 
 
 @compiled
+def row_index(sender: Any, chunk: int) -> int:
+    """The aggregator of a chunk that was offered no other: a hash of the job, then in a row.
+
+    In a row a job does not meet itself. A place that was offered another aggregator comes back to the row with its next
+    sum that found one, else a job that has met others would be scattered, and meet itself where memory is small.
+    """
+    return int((mix(sender.job + 1, 0) + chunk) % max(1, sender.slots))
+
+
+@compiled
 def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     """Set the moving state of a configured sender to its beginning; its counters go on."""
     sender = senders.state[i]
@@ -139,9 +150,9 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.failed = 0
     sender.round_end = sender.suspect = 0
     sender.agreed = sender.cut_queue_ns = sender.cut_window = 0.0
-    sender.room = (
-        max(1.0, ROOM_START * sender.slots) if sender.minds_memory != 0 else LEAD * sender.window_max
-    )
+    sender.room = most_room(sender)
+    if sender.minds_memory != 0:
+        sender.room = min(sender.room, max(1.0, ROOM_START * sender.slots))
     sender.round_room = sender.room
     sender.room_threshold = sender.window_max
     sender.room_clean = 0
@@ -172,8 +183,7 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
         flight.resends = flight.backoff = 0
         flight.fresh = flight.asks = flight.counted = 0
         if sender.pool == 0:
-            # A hash of the job, then in a row: a job never collides with itself.
-            flight.index = (mix(sender.job + 1, 0) + k) % max(1, sender.slots)
+            flight.index = row_index(sender, k)
         else:
             flight.index = k
 
@@ -384,6 +394,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     on_result(sender, packet, not credited)
     if packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
+    elif sender.minds_memory != 0:
+        flight.index = row_index(sender, chunk + sender.span)
     finish(senders, i, chunk)
     if sender.unfinished == 0:
         sender.idle_ns = now_ns
