@@ -43,7 +43,7 @@ STEPS = {200e6: {1: 16, 2: 16, 4: 12, 8: 8}, 1e9: {1: 24, 2: 24, 4: 24, 8: 24}}
 """By rate and number of jobs: about 20 s, or 35 s of eight jobs. Jobs need a few steps until one computes while another
 sends; these count, for us and for Gloo."""
 GLOO_EVERY = 4
-"""Gloo is measured again after so many runs of ours, those of earlier calls in the same file included."""
+"""Gloo is measured again after so many runs of ours, if no other number is asked for; those of earlier calls count."""
 
 
 def rows() -> list[Setting]:
@@ -63,7 +63,9 @@ def rows() -> list[Setting]:
     return [replace(setting, steps=STEPS[setting.rate_bps][setting.jobs]) for setting in made]
 
 
-def run(settings: list[Setting], repeat: int, records: Records, path: Path | None) -> tuple[list[str], int]:
+def run(
+    settings: list[Setting], repeat: int, gloo_every: int, records: Records, path: Path | None
+) -> tuple[list[str], int]:
     """Measure and print; what failed, and how many runs had a step that stood out far."""
     print(HEAD, flush=True)
     failed: list[str] = []
@@ -72,7 +74,7 @@ def run(settings: list[Setting], repeat: int, records: Records, path: Path | Non
         for _ in range(repeat):
             beside = setting.like_gloo()
             try:
-                if records.beside(beside) >= GLOO_EVERY * len(records.runs.get(beside.name, [])):
+                if records.beside(beside) >= gloo_every * len(records.runs.get(beside.name, [])):
                     records.add(beside, measure(beside))
                 ours = measure(setting)
             except ChildError as error:
@@ -108,6 +110,9 @@ def main() -> int:
         "--only", action="append", default=[], help="rows whose name has these words; may be repeated"
     )
     parser.add_argument("--repeat", type=int, default=1, help="each row so many times")
+    parser.add_argument(
+        "--gloo-every", type=int, default=GLOO_EVERY, help="Gloo again after so many runs of ours"
+    )
     parser.add_argument("--steps", type=int, help="for every row; by default as many as take about 20 s")
     parser.add_argument("--list", action="store_true", help="names of the rows, and nothing else")
     parser.add_argument("--no-simulator", action="store_true", help="measure only")
@@ -132,7 +137,7 @@ def main() -> int:
         return 0
     began = time.time()
     try:
-        failed, collapsed = run(chosen, options.repeat, records, options.json)
+        failed, collapsed = run(chosen, options.repeat, options.gloo_every, records, options.json)
     except UserError as error:
         sys.exit(str(error))
     wrong = sum(row.wrong > 0 for row in records.rows(chosen))
