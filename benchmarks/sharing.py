@@ -1,8 +1,8 @@
 """Several jobs on one live switch and the same limited links: what each gets, beside Gloo in the same run.
 
     python -m benchmarks.sharing                    the whole table (root; half an hour on a quiet machine)
-    python -m benchmarks.sharing --only "2 jobs"    rows whose name has these words
-    python -m benchmarks.sharing --only "2 jobs, 200 Mbit/s, 4MiB, esa, agents" --repeat 20
+    python -m benchmarks.sharing --only "2 jobs"    rows whose name has these words, or is just that
+    python -m benchmarks.sharing --only "2 jobs, 200 Mbit/s, 4MiB, esa-plus, agents" --repeat 20 --gloo-every 20
     python -m benchmarks.sharing --json runs.json --only "8 jobs"    adds to the runs in a file
     python -m benchmarks.sharing --json runs.json --simulate-only    adds what the simulator says of the rows there
     python -m benchmarks.sharing --json runs.json --table            the table of all that is in the file
@@ -107,7 +107,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", action="append", default=[], help="rows whose name has these words; may be repeated"
+        "--only",
+        action="append",
+        default=[],
+        help="rows whose name has these words, or is just that; may be repeated",
     )
     parser.add_argument("--repeat", type=int, default=1, help="each row so many times")
     parser.add_argument(
@@ -121,7 +124,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="a file of runs: read if it is there, added to, written")
     options = parser.parse_args()
     words = options.only or [""]
-    chosen = [s for s in rows() if any(each in s.name for each in words)]
+    names = {setting.name for setting in rows()}
+    chosen = [
+        s for s in rows() if any(each == s.name or (each in s.name and each not in names) for each in words)
+    ]
     if options.steps:
         chosen = [replace(setting, steps=options.steps) for setting in chosen]
     if options.list or not chosen:
