@@ -2,7 +2,7 @@
 
 Seeds vary what makes such runs hard: hardly any memory, windows above and below it, few or more workers,
 custodians on hosts of their own, on one for all jobs or on the workers, with copies of results or without, links with
-classes of priority or without, one or two upper switches.
+classes of priority or without, senders that mind queues and memory or not, one or two upper switches.
 
     python -m tests.properties.exactness [--seeds 200] [--first 0] [--policy NAME ...]
 
@@ -41,7 +41,10 @@ def scenario_of(seed: int, topology: str) -> Scenario:
                 "copies": seed % 3 != 2,
                 "classes": (8, 1)[seed // 5 % 2],
             },
-            "transport": {"window": 32 * (1 + seed % 3)},
+            "transport": {
+                "window": 32 * (1 + seed % 3),
+                "queue_target": ("0 us", "20 us")[seed // 6 % 2],
+            },
             "custodians": {
                 "placement": "shared"
                 if topology == "star" and seed % 8 == 5
