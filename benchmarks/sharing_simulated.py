@@ -73,6 +73,8 @@ def scenario_of(setting: Setting) -> Scenario:
             "reorder_rtts": 2.0,
             "resends_max": 1_000_000,
             "increase": max(1.0, window / 64),
+            # Agents ask, whatever the switch does.
+            "recovery": "ask",
         },
         "custodians": {
             "placement": "workers",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from paceline import toml
 from paceline.models.catalogue import BYTES_PER_PARAMETER, DEFAULT_FLOP_PER_S, Layer, ModelProfile
@@ -46,17 +46,18 @@ class Profile(Section):
     layers: Annotated[list[ProfileLayer], Field(min_length=1)]
     """In the order of release."""
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> "Profile":
-        total = sum(layer.size for layer in self.layers)
-        if total != self.gradient:
+    @field_validator("layers", mode="after")
+    @classmethod
+    def _are_whole(cls, layers: list[ProfileLayer], before: ValidationInfo) -> list[ProfileLayer]:
+        total, gradient = sum(layer.size for layer in layers), before.data.get("gradient")
+        if gradient is not None and total != gradient:
             raise ValueError(
-                f"the layers have {total} bytes together, not gradient = {self.gradient}: one is missing or changed"
+                f"they have {total} bytes together, not gradient = {gradient}: one is missing or changed"
             )
-        times = [layer.released for layer in self.layers]
+        times = [layer.released for layer in layers]
         if times != sorted(times):
-            raise ValueError("the layers are not in the order of their release")
-        return self
+            raise ValueError("they are not in the order of their release")
+        return layers
 
     @property
     def releases(self) -> tuple[tuple[float, int], ...]:

@@ -364,6 +364,8 @@ class Scenario(Section):
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "esa-plus": {"switch": {"classes": 8}},
+    # Its own rule: what three later results overtook, or a timer, is sent again and takes the rest out of the switch.
+    "atp": {"transport": {"recovery": "resend", "in_order": True}},
     "switchml": {"transport": {"congestion": "fixed", "recovery": "resend"}},
     "ps": {
         "transport": {"reorder_chunks": 64, "reorder_rtts": 2.0},

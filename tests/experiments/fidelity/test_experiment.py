@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from paceline.experiments.fidelity import experiment
+from paceline.experiments.fidelity.points import FidelityPoint, draw, place, scenario_of
+from paceline.sim.run import simulate
 
 
 def row(seed: int, placement: str, exchange: str, simulated: float, expected: float) -> dict[str, Any]:
@@ -60,3 +62,14 @@ def test_the_page_the_tables_and_the_picture_are_made(tmp_path: Path) -> None:
     assert "Predictions against packets" in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert (tmp_path / "fidelity.svg").read_text(encoding="utf-8").count("<circle") == len(ROWS)
     assert "| switchml | 4 | 0.100" in experiment.docs_tables(tmp_path)
+
+
+def test_what_two_jobs_split_in_atps_memory_waits_for_no_timer() -> None:
+    """Its workers send again what later results overtook; questions alone had one job wait for 11 ms instead of 1."""
+    point = FidelityPoint(45, "atp", quick=True)
+    load = draw(point)
+    result = simulate(scenario_of(load, *place(load, "wide", point.seed)), "atp", seed=point.seed)
+    assert result.failed is None
+    for work, job in zip(sorted(load.works, key=lambda work: work.name), result.jobs, strict=True):
+        alone_s = work.iterations * work.compute_s * (1 + work.ratio)
+        assert (job.jct_s or 1.0) - job.waited_s < 3 * alone_s, job.name

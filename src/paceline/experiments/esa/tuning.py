@@ -65,9 +65,10 @@ def starts(policy: str, quick: bool, lossy: bool = False) -> list[Settings]:
             {"transport": {"window": width, "congestion": rule, "rto_min": 200_000}}
             for width, rule in itertools.product((bdp, 4 * bdp), _RULES)
         ]
+    own = {"recovery": "resend"} if policy == "atp" else {}
     return [
         {
-            "transport": {"window": width, "congestion": rule, "rto_min": timer},
+            "transport": {"window": width, "congestion": rule, "rto_min": timer, **own},
             "custodians": {"patience": 10_000},
         }
         for width, rule in itertools.product(windows, _RULES)

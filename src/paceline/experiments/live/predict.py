@@ -218,6 +218,8 @@ def _protocol() -> dict[str, Any]:
             "reorder_rtts": 2.0,
             "resends_max": 1_000_000,
             "increase": max(1.0, window / 64),
+            # Agents ask, whatever the switch does.
+            "recovery": "ask",
         },
         "custodians": {
             "placement": "workers",
