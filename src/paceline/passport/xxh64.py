@@ -18,6 +18,8 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 _START_1 = np.uint64(0x60EA27EEADC0B5D6)  # P1 + P2
 _START_4 = np.uint64(0x61C8864E7A143579)  # 0 - P1
 
+_NOTHING = np.zeros(0, np.uint8)
+
 
 @compiled_inner
 def _turned(word: Any, by: int) -> Any:
@@ -72,11 +74,15 @@ def hash_words(words: Any, rest: Any, length: int) -> Any:
 def xxh64(array: Any) -> int:
     """The hash of a contiguous array's bytes, with the seed 0."""
     data = array.reshape(-1).view(np.uint8)
-    if data.ctypes.data % 8:
+    if data.__array_interface__["data"][0] % 8:
         data = data.copy()
-    whole = data.shape[0] // 8 * 8
-    words, rest = data[:whole].view(np.uint64), data[whole:]
+    length = data.shape[0]
+    whole = length // 8 * 8
+    # Most tensors have no rest, and what is made here costs more than the hash of a small one.
+    words, rest = (
+        (data[:whole].view(np.uint64), data[whole:]) if whole < length else (data.view(np.uint64), _NOTHING)
+    )
     if interpreted():
         with np.errstate(over="ignore"):
-            return int(hash_words(words, rest, data.shape[0]))
-    return int(hash_words(words, rest, data.shape[0]))
+            return int(hash_words(words, rest, length))
+    return int(hash_words(words, rest, length))
