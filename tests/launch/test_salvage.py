@@ -87,6 +87,32 @@ def test_what_might_run_twice_is_refused_in_a_line(tmp_path: Path) -> None:
         mend(scene.run_dir)
 
 
+@pytest.mark.parametrize(
+    ("column", "before", "after"),
+    [
+        ("spec", '"releases"', '"rel8ases"'),
+        ("spec", '"name": "a"', '"name": "q"'),
+        ("spec", '"command": [', '"command"; ['),
+        ("state", "done", "dong"),
+    ],
+)
+def test_a_byte_that_is_wrong_within_a_value_is_told_in_a_line(
+    column: str, before: str, after: str, tmp_path: Path
+) -> None:
+    """SQLite finds nothing wrong with it."""
+    scene = finished(tmp_path / "scene")
+    store = Store.open(scene.run_dir)
+    changed = store._execute(
+        f"UPDATE jobs SET {column} = replace({column}, ?, ?) WHERE name = 'a'", (before, after)
+    )
+    assert changed.rowcount == 1
+    store.close()
+    assert mend(scene.run_dir) == ""
+    with pytest.raises(UserError, match=r"damaged|cannot be read"):
+        launch.go_on(scene.run_dir, Quiet())
+    assert scene.starts() == {"a": 1, "b": 1}
+
+
 def test_a_whole_file_is_left_as_it_is(tmp_path: Path) -> None:
     Store.create(tmp_path).close()
     before = (tmp_path / FILE).read_bytes()

@@ -24,7 +24,7 @@ from paceline.launch.launchers.local import Local
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
 from paceline.launch.planner_loop import LoopSettings, PlannerLoop, Watcher, tell_event
 from paceline.launch.replan import check_policy
-from paceline.launch.salvage import mend
+from paceline.launch.salvage import check_values, mend, told_as_damage
 from paceline.launch.store import FILE, Store, check_no_run
 from paceline.launch.warm import Warming
 from paceline.schedule import planning
@@ -230,12 +230,15 @@ def go_on(folder: Path, watcher: Watcher) -> int:
     if not (folder / FILE).exists():
         raise UserError(f"holds no run (no {FILE})", place=str(folder))
     with held_lock(folder), contextlib.closing(_mended(folder)) as store:
-        meta = store.meta()
-        kept = meta["request"]
-        request = RunRequest(**{**kept, "sbatch": tuple(kept["sbatch"]), "warm": tuple(kept["warm"])})
-        source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
+        check_values(folder, store)
+        with told_as_damage(folder):
+            meta = store.meta()
+            kept = meta["request"]
+            request = RunRequest(**{**kept, "sbatch": tuple(kept["sbatch"]), "warm": tuple(kept["warm"])})
+            source = ClusterSource(meta["cluster"]["name"], meta["cluster"]["data"], {})
+            source.file.cluster()
+            jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
         network = _built_network(store, request, source, watcher)
-        jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
         with (
             contextlib.closing(_reached(request, folder, network)) as launcher,
             network.background() if network is not None else contextlib.nullcontext(),

@@ -2,22 +2,29 @@
 
 A run goes on only if nothing could run twice by that: its `meta` and all its jobs are there, and each job's last
 attempt is, or has left its outcome in its folder. The damaged file stays, as `run.sqlite.damaged`.
+
+SQLite does not notice a byte that is wrong within a value. So what a run goes on by is read once before anything is
+done (`check_values`, `told_as_damage`): a state that there is none of, a job that cannot be made, an attempt of nobody.
 """
 
 import contextlib
 import json
+import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
 from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.protocol import Task
-from paceline.launch.store import FILE, TABLES
+from paceline.launch.store import FILE, TABLES, Store
 
 _NEEDED = ("version", "request", "cluster", "state")
 _FINAL = ("done", "failed", "cancelled")
+JOB_STATES = ("pending", "waiting", "starting", "running", "done", "failed", "cancelled", "stopped")
+ATTEMPT_STATES = ("intent", "prepared", "released", "ended")
+OUTCOMES = ("done", "failed", "stopped", "lost")
 _GAP_MAX = 100_000
 """Rows between the first and the last readable ones that are looked for one by one."""
 
@@ -39,6 +46,50 @@ def mend(folder: Path) -> str:
     anew.replace(path)
     more = f", and {outcomes} outcomes from folders of attempts" if outcomes else ""
     return f"{FILE} was damaged: {saved} rows were saved{more}; the damaged file is {FILE}.damaged"
+
+
+@contextlib.contextmanager
+def told_as_damage(folder: Path) -> Iterator[None]:
+    """What cannot be read inside is one line, and nothing was done."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise _too_little(folder, f"a value in it makes no sense ({type(error).__name__}: {error})") from None
+
+
+def check_values(folder: Path, store: Store) -> None:
+    """Refuse values that cannot be what was written."""
+    with told_as_damage(folder):
+        jobs = {row["name"]: row for row in store.jobs()}
+        attempts = {(row["job"], row["attempt"]): row for row in store.attempts()}
+        for name, row in jobs.items():
+            _among(row["state"], JOB_STATES)
+            _among(row["spec"]["job"]["name"], (name,))
+            if row["attempt"]:
+                _among((name, row["attempt"]), attempts)
+            for column in ("gpus", "position", "attempt", "iterations", "arrival_s", "priority"):
+                _number(row[column])
+        for (name, number), row in attempts.items():
+            _among(name, jobs)
+            _among(number, range(1, jobs[name]["attempt"] + 1))
+            _among(row["state"], ATTEMPT_STATES)
+            _among(row["outcome"], (None, *OUTCOMES))
+            Task.from_json(row["task"])
+            _number(row["intended"])
+        for row in store.placements():
+            _among((row["job"], row["attempt"]), attempts)
+            for gpu in row["gpus"]:
+                _number(gpu)
+
+
+def _among(value: object, known: Container[object]) -> None:
+    if value not in known:
+        raise ValueError(f"{value!r}")
+
+
+def _number(value: object) -> None:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
 
 
 def _is_whole(path: Path) -> bool:
