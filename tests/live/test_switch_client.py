@@ -46,6 +46,15 @@ def test_admission_binding_lease_and_leaving() -> None:
         control.leave(admission)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "\udce9", "two\nlines"])
+def test_a_name_that_no_switch_takes_is_made_one(name: str) -> None:
+    with running_switch() as switch:
+        switch.control.admit(name, 2)
+        (job,) = switch.switch.registry.jobs()
+        assert job.name.isprintable()
+        assert 0 < len(job.name) <= len(name)
+
+
 def test_a_wrong_token_and_a_wrong_key_are_refused() -> None:
     with running_switch(token="secret") as switch:
         with pytest.raises(ControlError) as refused:

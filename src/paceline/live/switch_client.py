@@ -21,6 +21,8 @@ from paceline.live.switch_tls import Trust, UntrustedError, parse_fingerprint
 from paceline.names import shown
 
 DEFAULT_PORT = 7070
+NAME_CHARACTERS_MAX = 200
+"""A switch takes no longer name of a job; what is beyond is cut off here."""
 
 
 class ControlError(Exception):
@@ -131,9 +133,9 @@ class ControlPlane:
     ) -> Admission:
         """Ask for a place for a job; one of several racks asks the switch of its rack 0 first."""
         options = {"racks": racks, "priority_max": priority_max, "slots_max": slots_max}
-        # A byte of the environment that is not UTF-8 must not keep a job from being admitted.
+        # A byte of the environment that is not UTF-8, or a long name, must not keep a job from being admitted.
         request = {
-            "name": shown(name),
+            "name": shown(name)[:NAME_CHARACTERS_MAX],
             "workers": workers,
             **{k: v for k, v in options.items() if v is not None},
         }

@@ -32,9 +32,9 @@ from paceline.live.net.sockets import is_everyones
 from paceline.live.switch.daemon import LiveSwitch
 from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
 from paceline.live.switch.metrics import metrics_text
+from paceline.live.switch_client import NAME_CHARACTERS_MAX
 
 BODY_BYTES_MAX = 65_536
-NAME_CHARACTERS_MAX = 200
 START_TIMEOUT_S = 20.0
 PUBLIC_MAX = 2
 """Requests without token or key that are answered at a time, of each kind: they wait, and keep no job waiting."""
