@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from paceline.emulation.namespaces import maker_lives
 from paceline.experiments.live.cells import COMPILED, LOADED
 from paceline.experiments.live.workloads import SENDS, LivePoint, cluster_text, jobs_text
 from paceline.launch.launchers.supervisor import marked_processes
@@ -52,8 +53,12 @@ def on_this_machine() -> dict[str, set[str]]:
     """What a run could leave: named namespaces, links, shared memory, control groups."""
     folders = ("/run/netns", "/sys/class/net", "/dev/shm", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu")
     return {
-        # Semaphores of Python's own pools are somebody else's: a run has no pool.
-        folder: {path.name for path in Path(folder).glob("*") if not path.name.startswith("sem.mp-")}
+        # Semaphores of Python's own pools are somebody else's: a run has no pool. So is what a living process keeps.
+        folder: {
+            path.name
+            for path in Path(folder).glob("*")
+            if not path.name.startswith("sem.mp-") and not maker_lives(path.name)
+        }
         for folder in folders
     }
 

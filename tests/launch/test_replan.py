@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import UserError
-from paceline.launch.replan import POLICIES, Running, check_policy, plan_now
+from paceline.launch.replan import POLICIES, Running, check_policy, latest_ends_s, plan_now
 from paceline.schedule.inputs.cluster import Cluster, Server
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.model import Model
@@ -49,6 +49,14 @@ def test_a_job_that_should_have_ended_goes_before_a_shorter_one() -> None:
 
     assert order({}) == ["r", "short", "long"]
     assert order({"long": 1.3, "short": 9.0}) == ["r", "long", "short"]
+
+
+def test_ends_are_bounded_by_first_fit_in_the_order_of_the_list() -> None:
+    cluster = Cluster((Server("s0", 2),))
+    jobs = [_job(f"j{k}", 2, 10 + k) for k in range(4)]
+    ends_s = latest_ends_s(cluster, Model(), jobs, by_name("bco-plus", no_later=1.05), "jct")
+    assert sorted(ends_s, key=lambda name: ends_s[name]) == ["j0", "j1", "j2", "j3"]
+    assert latest_ends_s(cluster, Model(), jobs, by_name("bco-plus"), "jct") == {}
 
 
 @settings(max_examples=30, deadline=None)

@@ -131,6 +131,14 @@ def test_a_bound_holds_over_a_whole_online_run() -> None:
     assert bounded.avg_jct_s <= 1.05 * free.avg_jct_s
 
 
+def test_jobs_that_arrive_together_are_planned_in_the_order_of_the_list() -> None:
+    jobs = tuple(Job(f"j{k}", 8, 4 + k, 1_000_000, backward_s=0.1) for k in range(4))
+    problem = Problem(Cluster(tuple(Server(f"s{k}", 4) for k in range(4))), jobs)
+    plans = planning.replan(problem, FirstFit(), "jct"), planning.plan(problem, FirstFit(), "jct")
+    for plan in plans:
+        assert [place.job for place in plan.placements if place.start_s == 0.0] == ["j0", "j2"]
+
+
 def test_plans_are_reproducible() -> None:
     problem = paper_problem(5, PaperSetting(servers=10))
     for make in (lambda: BcoPlus(seed=1, evaluations=150), lambda: Random(seed=1), SjfBco):

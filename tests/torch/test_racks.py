@@ -46,10 +46,9 @@ def reduce_all(rank: int, switches: list[str], notes: str = "") -> dict[str, Any
         time.sleep(0.1)  # time enough to try a switch that is gone again and again
         dist.all_reduce(torch.ones(3))
     status = paceline.torch.status()[0]
-    changes = int(status["agent"]["counters"]["path_changes"])
     dist.barrier()
     dist.destroy_process_group()
-    return {"sums": digest.hexdigest(), "path": status["path"], "changes": changes}
+    return {"sums": digest.hexdigest(), "path": status["path"], "used": status["counters"]["switch"]}
 
 
 def _tree(stack: ExitStack, folder: Path) -> tuple[Switch, list[Switch]]:
@@ -103,7 +102,6 @@ def test_a_killed_switch_loses_no_step(victim: str, tmp_path: Path, sums_of_one_
         (racks[1] if victim == "a rack switch" else upper).kill()
         results = ranks.results()
     assert [result["sums"] for result in results] == [sums_of_one_switch] * 4
-    # A switch that is gone is left by all, and nobody comes back before all have proved theirs; on a machine that is
-    # starved, one may have been left before, for its slowness.
-    assert [result["path"] for result in results] == ["custodian"] * 4
-    assert max(result["changes"] for result in results) <= 3
+    # It began with the switch. A switch that is gone is left, and nobody comes back before all have proved theirs; on a
+    # machine that is starved, one may have been left before, for its slowness.
+    assert max(result["used"] for result in results) <= 2

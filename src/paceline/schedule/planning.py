@@ -62,7 +62,8 @@ def replan(problem: Problem, policy: Policy, objective: Objective) -> Schedule:
     while cluster.advance():
         if not cluster.waiting or not cluster.idle.any():
             continue
-        present = [*cluster.running, *cluster.waiting]
+        # Who arrived together is in the order of the list, as where nobody plans anew.
+        present = [*cluster.running, *sorted(cluster.waiting, key=lambda j: (problem.jobs_t.arrival[j], j))]
         jobs = tuple(
             replace(problem.jobs[j], iterations=cluster.remaining_iterations(j), arrival_s=0.0)
             for j in present
