@@ -67,7 +67,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links out of the docs go to the copies."""
+    """Links out of the docs go to the copies; a search finds decisions after the pages that say how things are."""
+    if page.file.src_uri.startswith("adr/"):
+        page.meta["search"] = {"boost": 0.2}
     source = ROOT / "docs" / page.file.src_uri
     moved = markdown if page.file.src_uri == "index.md" else _outside(markdown, source.parent)
     return moved.replace("](adr/)", "](adr/index.md)")

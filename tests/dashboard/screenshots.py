@@ -1,6 +1,7 @@
 """Pictures for the pages, of a real run: `python -m tests.dashboard.screenshots docs/images`.
 
-Starts the example in which two jobs want one switch's memory, with its dashboard, and looks at it with Chromium.
+Starts the example in which two jobs want one switch's memory, with its dashboard, and looks at it with Chromium; then at
+the report of the same run, as far as it is by then.
 """
 
 import re
@@ -11,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from paceline.launch.store import read_run
+from paceline.report.run.page import write_page
 from tests.dashboard.browser import Browser, opened
 
 CALL = "from paceline.cli import main; main()"
@@ -50,6 +53,12 @@ def look(page: Browser, url: str, into: Path) -> None:
     page.screenshot(into / "dashboard-phone.png", full=True)
 
 
+def look_at_report(page: Browser, run: Path, into: Path) -> None:
+    write_page(run / "report.html", read_run(run))
+    page.open((run / "report.html").as_uri(), 1100, 1720)
+    page.screenshot(into / "report.png")
+
+
 def main() -> None:
     into = Path(sys.argv[1])
     into.mkdir(parents=True, exist_ok=True)
@@ -69,6 +78,7 @@ def main() -> None:
         try:
             with opened() as page:
                 look(page, address_of(lines), into)
+                look_at_report(page, Path(made) / "contend", into)
         finally:
             run.terminate()
             try:

@@ -1,5 +1,6 @@
 """The pages as a site: built without a warning and without internet, small, and with nothing from elsewhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -52,5 +53,9 @@ def test_links_into_the_repository_lead_to_copies(site: Path) -> None:
     assert (site / "repository" / "examples" / "frameworks" / "trainer_loop.py").read_text().startswith('"""')
 
 
-def test_words_can_be_searched(site: Path) -> None:
-    assert "custodian" in (site / "search" / "search_index.json").read_text()
+def test_words_can_be_searched_and_decisions_come_last(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert any("custodian" in page["text"] for page in found)
+    decisions = [page for page in found if page["location"].startswith("adr/")]
+    assert decisions
+    assert all(page["boost"] < 1 for page in decisions)
