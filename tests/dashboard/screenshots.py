@@ -1,7 +1,7 @@
 """Pictures for the pages, of a real run: `python -m tests.dashboard.screenshots docs/images`.
 
-Starts the example in which two jobs want one switch's memory, with its dashboard, and looks at it with Chromium; then at
-the report of the same run, as far as it is by then.
+Starts the example in which two jobs want one switch's memory, with its dashboard, and looks at it with Chromium; then
+at the report of the same run, as far as it is by then.
 """
 
 import re

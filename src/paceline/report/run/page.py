@@ -92,7 +92,9 @@ def verdict(run: RunData) -> str:
     for job in run.jobs:
         counts[job["state"]] = counts.get(job["state"], 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no jobs"
-    text = f"The run is {run.meta.get('state', 'unknown')} after {run.end_s:.1f} s: {told}."
+    state = str(run.meta.get("state", "unknown"))
+    said = {"failed": "The run failed", "stopped": "The run was stopped", "running": "The run goes on"}
+    text = f"{said.get(state, f'The run is {state}')} after {run.end_s:.1f} s: {told}."
     if run.avg_jct_s is not None:
         text += f" Average completion time {run.avg_jct_s:.4g} s"
         text += f", makespan {run.makespan_s:.4g} s." if run.makespan_s is not None else "."
