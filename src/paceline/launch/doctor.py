@@ -191,7 +191,8 @@ def _slurm(wanted: Wanted) -> Finding:
         )
     except subprocess.TimeoutExpired:
         return Finding("Slurm", "bad" if needed else "worth a look", "scontrol ping does not answer")
-    said = " ".join((done.stdout + done.stderr).split())[:160]
+    lines = (done.stdout + done.stderr).strip().splitlines() or ["nothing was said"]
+    said = lines[0].strip() if done.returncode else " ".join(" ".join(lines).split())
     if done.returncode or "DOWN" in said:
         return Finding(
             "Slurm", "bad" if needed else "worth a look", f"the controller does not answer: {said}",

@@ -41,7 +41,7 @@ def logs_of(folder: Path) -> dict[int, Path]:
 
 
 def last_line(folder: Path) -> LastLine | None:
-    """Of the rank that ended first and badly; where nobody wrote that down, of the rank that fell silent first."""
+    """Of the rank that ended first and badly; where that was not written down, of the rank that fell silent first."""
     logs = logs_of(folder)
     silent = sorted(logs, key=lambda rank: _changed(logs[rank]))
     for rank in dict.fromkeys([*_failed_ranks(folder), *silent]):
