@@ -9,6 +9,7 @@ from paceline.core.priority import (
     SERVICE_URGENT,
     STEPS_PER_OCTAVE,
     priority,
+    sending_order,
     service_of,
 )
 
@@ -60,3 +61,27 @@ def test_the_network_is_told_how_urgent_a_job_is() -> None:
     ]
     bands = [{SERVICE_BULK: 0, 0: 1, SERVICE_URGENT: 2}[service_of(n)] for n in range(256) if n != MIDDLE]
     assert bands == sorted(bands)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=8), st.floats(0.1, 10), st.data())
+def test_every_chunk_is_sent_once_and_never_behind_a_less_urgent_one_that_could_wait(
+    chunks: list[int], chunk_ns: float, data: st.DataObject
+) -> None:
+    """Backward passes end with the first layer; the link is never idle while anything is ready."""
+    passes = data.draw(st.lists(st.floats(0.1, 100), min_size=len(chunks), max_size=len(chunks)))
+    ready_ns = [sum(passes[layer:]) for layer in range(len(chunks))]
+    order = sending_order(chunks, ready_ns, chunk_ns)
+    assert [order.count(layer) for layer in range(len(chunks))] == chunks
+    left, now_ns = list(chunks), 0.0
+    for layer in order:
+        waiting = [other for other, count in enumerate(left) if count]
+        now_ns = max(now_ns, min(ready_ns[other] for other in waiting))
+        assert layer == min(other for other in waiting if ready_ns[other] <= now_ns)
+        left[layer] -= 1
+        now_ns += chunk_ns
+
+
+def test_what_is_slow_to_send_lets_the_first_layer_overtake() -> None:
+    assert sending_order([3, 3], [10, 0], 4) == [1, 1, 1, 0, 0, 0]
+    assert sending_order([3, 3], [5, 0], 4) == [1, 1, 0, 0, 0, 1]
+    assert sending_order([1, 1, 1], [2, 1, 0], 10) == [2, 0, 1]

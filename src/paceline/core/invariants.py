@@ -92,6 +92,12 @@ def check_aggregators(switch: Switch, truth: Truth) -> list[str]:
             expected = expected + sum_over_share(truth, job, slot.owner, slot.share, chunk, width)
         if not np.array_equal(_wrapped(switch.memory.values[at]), expected):
             wrong.append(f"{name} does not hold the sum over its mask")
+    for at in np.flatnonzero(switch.memory.slots.left != 0):
+        slot = switch.memory.slots[at]
+        job, chunk = int(slot.left) - 1, int(slot.chunk)
+        expected = _wrapped(truth.total_of(job, chunk)[:width])
+        if slot.state != EMPTY or not np.array_equal(_wrapped(switch.memory.values[at]), expected):
+            wrong.append(f"aggregator {at} does not hold the sum of job {job}, chunk {chunk}, that has left")
     return wrong
 
 

@@ -7,7 +7,7 @@ replaced: pass another with the same signature to `simulate`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paceline.compile.decorators import compiled
 
@@ -30,6 +30,29 @@ def priority(remaining_s: float, comm_over_comp: float, layer: int, layers: int)
     """1..255 for a tensor: time the job has left, its ratio, and the layer's place from the input."""
     product = (1.0 / max(remaining_s, 1e-9)) * max(comm_over_comp, 1e-9) * (1.0 / (1.0 + layer / layers))
     return min(255, max(1, round(MIDDLE + STEPS_PER_OCTAVE * math.log2(product))))
+
+
+def sending_order(chunks: Sequence[int], ready_ns: Sequence[float], chunk_ns: float) -> list[int]:
+    """The layer of each chunk of an iteration, as they are to be sent: always the most urgent of what is ready.
+
+    The most urgent layer is the one nearest the input, whose result the next forward pass needs first. Layer i has
+    `chunks[i]` chunks and is ready at `ready_ns[i]`; a chunk takes `chunk_ns`. All workers of a job must send in one
+    order, since a chunk's number says what is summed with it: so the order follows the job's profile, and not
+    what a worker happens to have ready.
+    """
+    left = list(chunks)
+    total = sum(chunks)
+    order: list[int] = []
+    now_ns = min(ready_ns)
+    while len(order) < total:
+        ready = [layer for layer, count in enumerate(left) if count > 0 and ready_ns[layer] <= now_ns]
+        if not ready:
+            now_ns = min(ready_ns[layer] for layer, count in enumerate(left) if count > 0)
+            continue
+        left[ready[0]] -= 1
+        order.append(ready[0])
+        now_ns += chunk_ns
+    return order
 
 
 @compiled

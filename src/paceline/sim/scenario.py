@@ -141,6 +141,9 @@ class Transport(Section):
     reorder_chunks: Count = 3
     reorder_rtts: Annotated[float, Field(ge=0)] = 0.0
     resends_max: Count = 60
+    order: Literal["released", "urgent"] = "released"
+    """Layers are sent as their gradients are computed, or, of what is computed by then, those that the next forward
+    pass needs first go first, by the job's profile (`core/priority.py`). Not for a ring."""
     bucket: Size = 25_000_000
     """Ring: layers are fused into buckets of at least this size."""
     message: Annotated[Size, Field(gt=0)] = 1_048_576

@@ -349,6 +349,52 @@ def test_who_is_missing_from_a_sum_that_waits_is_told_by_esa_plus_itself() -> No
     assert ask(without, 1).verdict == sw.TO_CUSTODIAN
 
 
+def test_who_lost_a_result_has_it_again_from_esa_plus_itself() -> None:
+    """Asked for, or sent again; without the rule the custodian answers, or a sum of its own waits for nothing."""
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5)
+    bench.gradient(1, 7)
+    for out in (ask(bench, 1), bench.gradient(1, 7), bench.gradient(1, 7, flag=wire.FLUSH)):
+        assert (out.verdict, out.packet.kind, out.packet.worker) == (sw.TO_WORKER, wire.RESULT, 1)
+        assert (out.packet.count, out.values) == (2, (12, 24))
+    assert (bench.slot(0).state, bench.used()) == (EMPTY, 0)
+    without = Bench("esa-plus", rules=ALL_RULES & ~ANSWERS)
+    without.gradient(0, 5)
+    without.gradient(1, 7)
+    assert ask(without, 1).verdict == sw.TO_CUSTODIAN
+    assert without.gradient(1, 7).verdict == sw.CONSUMED
+
+
+@pytest.mark.parametrize("change", ["another chunk", "another job", "another epoch", "the job left"])
+def test_a_sum_that_has_left_is_given_only_where_it_is_still_the_one_asked_for(change: str) -> None:
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5)
+    bench.gradient(1, 7)
+    fields: dict[str, int] = {}
+    if change == "another chunk":
+        bench.gradient(0, 9, chunk=1)
+    elif change == "another job":
+        fields = {"job": 1}
+    elif change == "another epoch":
+        fields = {"epoch": 1}
+    else:
+        sw.release_job(bench.switch, 0, 0)
+        sw.admit_job(bench.switch, 0, 0, 255, 0, 0)
+    out = ask(bench, 1, **fields)
+    assert (out.verdict, out.packet.kind) == (sw.TO_CUSTODIAN, wire.QUERY)
+
+
+def test_what_is_sent_again_while_another_is_missing_leaves_the_sum_where_it_is() -> None:
+    """The one that is missing completes it; without the rule both would go by the custodian."""
+    bench = Bench("esa-plus")
+    bench.gradient(0, 5)
+    assert bench.gradient(0, 5, flag=wire.FLUSH).verdict == sw.CONSUMED
+    assert bench.gradient(1, 7, flag=wire.FLUSH).packet.kind == wire.RESULT
+    without = Bench("esa-plus", rules=ALL_RULES & ~ANSWERS)
+    without.gradient(0, 5)
+    assert without.gradient(0, 5, flag=wire.FLUSH).verdict == sw.TO_CUSTODIAN
+
+
 def test_of_what_left_with_a_partial_sum_the_custodian_is_asked() -> None:
     """A contribution that is counted there must not come again by the switch."""
     bench = Bench("esa-plus")
@@ -498,10 +544,16 @@ def test_a_resend_that_matches_is_added_and_takes_the_partial_along(policy: str)
 
 @pytest.mark.parametrize("policy", DYNAMIC)
 def test_a_resend_of_what_is_inside_takes_the_partial_along_and_adds_nothing(policy: str) -> None:
+    """Under `esa-plus` only where a part of the chunk has left before."""
     bench = Bench(policy)
-    bench.gradient(0, 5, fan_in=3)
-    out = bench.gradient(0, 5, fan_in=3, flag=wire.FLUSH)
-    assert (out.packet.mask, out.values) == (mask_of(0), (5, 10))
+    inside = 0
+    if policy == "esa-plus":
+        bench.gradient(0, 5, fan_in=4)
+        assert bench.put(header(wire.REMINDER, chunk=0)).packet.mask == mask_of(0)
+        inside = 1
+    bench.gradient(inside, 5, fan_in=4)
+    out = bench.gradient(inside, 5, fan_in=4, flag=wire.FLUSH)
+    assert (out.packet.mask, out.values) == (mask_of(inside), (5, 10))
 
 
 def test_a_resend_that_completes_is_a_result() -> None:

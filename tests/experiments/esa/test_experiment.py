@@ -10,13 +10,13 @@ import pytest
 from paceline.experiments.esa import experiment as esa
 from paceline.experiments.esa import points as esa_points
 from paceline.experiments.esa.page import claim
-from paceline.experiments.esa.points import ALONE, LAST, EsaPoint, all_points
+from paceline.experiments.esa.points import ALONE, LAST, ON_TOP, EsaPoint, all_points
 from paceline.experiments.esa.workloads import EsaWorkload, bdp_slots, full_list, quick_list
 from paceline.experiments.sweep import Sweep
 
 SCARCE = EsaWorkload("like", 0.25, 0.25, lengths=(2, 2), workers=4, size_bytes=200_000)
 MIXED = EsaWorkload("lengths", 4, 4, lengths=(1, 4), workers=4, size_bytes=200_000)
-PARTS = [variant.name for variant in (*ALONE, *LAST)]
+PARTS = [variant.name for variant in (*ALONE, *LAST, ON_TOP)]
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -73,6 +73,9 @@ def test_the_page_stands_alone_and_blames_no_baseline_for_the_papers_figure(fold
     assert "1.35" in page
     assert "names no baseline" in page
     assert "<script src=" not in page
+    tables = (folder / "tables.md").read_text()
+    assert all(f"## {name}\n" in tables for name in ("claims", "workloads", "parts", "short jobs"))
+    assert all(workload.describe() in tables for workload in (SCARCE, MIXED))
 
 
 def test_nobody_is_measured_on_a_seed_it_was_tuned_on() -> None:

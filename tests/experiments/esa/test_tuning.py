@@ -46,9 +46,9 @@ def test_a_setting_at_a_physical_limit_is_named() -> None:
 
 
 def test_noise_moves_nothing() -> None:
-    first = starts("esa", False)[0]
+    first = starts("esa")[0]
     best, _ = search("esa", lambda settings: 1.0 if settings == first else 0.998, quick=False)
-    assert best in starts("esa", False)
+    assert best in starts("esa")
 
 
 def test_one_that_never_ends_is_not_chosen() -> None:
@@ -61,7 +61,7 @@ def test_one_that_never_ends_is_not_chosen() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("quick", [True, False])
 def test_all_that_can_be_chosen_is_valid(policy: str, quick: bool) -> None:
-    for settings in starts(policy, quick):
+    for settings in starts(policy):
         WORKLOAD.scenario(in_seconds(settings)).for_policy(policy)
         for knob in knobs(policy, quick):
             values = knob.values if hasattr(knob, "values") else (knob.low, knob.high)

@@ -43,14 +43,34 @@ def test_the_last_layer_goes_first(tables: Tables, j: int) -> None:
     layers = len(MIXED.job[j].model_profile(MIXED.network.rate).layers)
     place = 0
     for index in reversed(range(layers)):
-        assert tables.layers[j, index].first == place
         place += int(tables.layers[j, index].chunks)
+        assert tables.layers[j, index].ready == place
     first = tables.first[j]
     order = tables.layer_of[first : first + tables.chunks[j]]
     assert (np.diff(order) <= 0).all()
     assert [int((order == index).sum()) for index in range(layers)] == [
         int(tables.layers[j, index].chunks) for index in range(layers)
     ]
+
+
+def test_urgent_layers_first_and_nothing_before_it_is_computed() -> None:
+    """Slow links: of what is computed the layer nearest the input goes first, and the last layer's rest comes last."""
+    slow = MIXED.model_copy(
+        update={
+            "network": MIXED.network.model_copy(update={"rate": 1_000_000_000}),
+            "transport": MIXED.transport.model_copy(update={"order": "urgent"}),
+        }
+    )
+    tables = tables_of(slow)
+    order = tables.layer_of[tables.first[1] : tables.first[1] + tables.chunks[1]]
+    layers = tables.layers[1, : int(order.max()) + 1]
+    assert np.array_equal(np.bincount(order), layers.chunks)
+    assert order[0] == len(layers) - 1
+    assert order[-1] > 0
+    assert layers.ready[0] == len(order)
+    for index, ready in enumerate(layers.ready):
+        assert (order[:ready] >= index).all()
+        assert ready == len(order) or order[ready] < index
 
 
 def test_times_are_the_models(tables: Tables) -> None:

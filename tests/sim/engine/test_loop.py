@@ -122,6 +122,18 @@ def test_a_forward_pass_waits_for_the_results_of_its_own_layer() -> None:
     assert run(setup.world, 1, setup.room, scenario.horizon) == ENDED
 
 
+@pytest.mark.parametrize("policy", ["esa-plus", "switchml"])
+def test_urgent_layers_first_bring_the_next_forward_pass_sooner(policy: str) -> None:
+    """By how much at most, with eight layers and an exchange as long as the passes: 1.417 over 1.126, less latency."""
+    took_s = {}
+    for order in ("released", "urgent"):
+        scenario = scene(job(size=2_000_000, layers=8, ratio=1.0, iterations=6), transport={"order": order})
+        result = simulate(scenario, policy, check=True)
+        assert result.exact
+        took_s[order] = result.makespan_s or 0.0
+    assert 1.1 < took_s["released"] / took_s["urgent"] < 1.26
+
+
 def test_overlap_hides_communication_behind_computation() -> None:
     """Computing four times as long as sending: only the last layer's exchange is left to be seen."""
     scenario = scene(job(model="computation-heavy", size=800_000, layers=8, ratio=0.25), transport=STEADY)

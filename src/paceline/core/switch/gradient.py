@@ -10,6 +10,7 @@ from typing import Any
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.bits import ALL_SHARES, NO_BITS, OTHER_OWNER, OVERLAPPING, bit, overlap_of, popcount
 from paceline.core.switch.memory import (
+    ANSWERS,
     EMPTY,
     HELD,
     MARKS,
@@ -19,6 +20,7 @@ from paceline.core.switch.memory import (
     add,
     decide,
     free,
+    has_left,
     holds,
     is_full,
     is_rest,
@@ -42,6 +44,7 @@ from paceline.core.switch.state import (
     PASSES,
     PREEMPTIONS,
     TO_CUSTODIAN,
+    TO_WORKER,
     UP,
     Switch,
 )
@@ -74,7 +77,9 @@ def handle_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, 
     if holds(slot, packet):
         meets = overlap_of(slot, packet)
         if meets == OVERLAPPING:
-            if flush == 0:
+            if flush == 0 or (config.rules & ANSWERS != 0 and slot.gone == NO_BITS):
+                # Sent again, while another's is missing that will be sent again too. As far as is known here nothing
+                # of the chunk is elsewhere; if it is, its custodian asks for this.
                 switch.counters[s, job, DUPLICATES] += 1
                 return CONSUMED
         elif meets == OTHER_OWNER:
@@ -89,6 +94,10 @@ def handle_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, 
         if flush != 0:
             return give_out(switch, s, at, packet, buffer, row, FLUSHES)
         return CONSUMED
+    if has_left(slot, packet):
+        # A late copy, or a worker that lost the result: as a sum of its own it would wait for nothing.
+        switch.counters[s, job, DUPLICATES] += 1
+        return give_again(switch, at, packet, buffer, row)
     if flush != 0:
         return _fall_back(switch, s, packet)
     loser = config.rules & MARKS != 0 and slot.mark == mark_of(packet)
@@ -158,7 +167,10 @@ def _complete(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: in
     else:
         free(switch.memory, at)
         switch.jobs[s, packet.job].used -= 1
-    return _send_complete(switch, s, packet, keeps)
+    verdict = _send_complete(switch, s, packet, keeps)
+    if config.rules & ANSWERS and verdict == DOWN and packet.fan_in_upper == 1:
+        slot.left = packet.job + 1
+    return verdict
 
 
 @compiled_inner
@@ -225,6 +237,22 @@ def give_out(switch: Switch, s: int, at: int, packet: Any, buffer: Any, row: int
         packet.flag |= FLUSH
         return UP
     return TO_CUSTODIAN
+
+
+@compiled_apart
+def give_again(switch: Switch, at: int, packet: Any, buffer: Any, row: int) -> int:
+    """A worker has lost a result, and its sum is still here: it gets it again, alone."""
+    slot = switch.memory.slots[at]
+    packet.kind = RESULT
+    packet.flag = slot.flag
+    packet.count = slot.count
+    packet.window = slot.window
+    packet.share = NO_BITS
+    packet.owner = 0
+    width = min(buffer.shape[1], switch.memory.values.shape[1], packet.count)
+    for k in range(width):
+        buffer[row, k] = switch.memory.values[at, k]
+    return TO_WORKER
 
 
 @compiled_inner

@@ -22,10 +22,11 @@ The policies differ only here and in when an aggregator is given back (`program.
     a margin and that difference, in octaves. Without it a strictly higher priority takes, as under `esa`.
   - *priority*: without it every newcomer takes the aggregator.
   - *answer*: a worker that asks for a chunk that is here without its contribution is told so by the switch, and not by
-    the custodian (`program.py`).
+    the custodian (`program.py`). And a sum whose result has left stays readable until its place is needed: who lost
+    the result has it from here, as quickly as under SwitchML.
 
-  For a P4 switch, in one pass: two bitmaps and a hash more in an aggregator's record; three compares, one of them
-  with a value from a table over (N, n); no loop over aggregators.
+  For a P4 switch, in one pass: two bitmaps, a hash and a job more in an aggregator's record; four compares, one of
+  them with a value from a table over (N, n); no loop over aggregators.
 - `never` [ours]: early release without preemption; `always-preempt`, `coin-flip` [ours]: preemption without priority.
   Strawmen that show what each is worth.
 - `none`: no aggregation, for a plain parameter server.
@@ -98,6 +99,10 @@ AGGREGATOR = np.dtype(
         ("window", "i4"),  # the least window of its contributors, in chunks
         ("gone", "u8"),  # `esa-plus`: contributions to its chunk that left for the custodian before
         ("mark_gone", "u8"),  # `esa-plus`: contributions that left of the chunk in `mark`
+        (
+            "left",
+            "i4",
+        ),  # `esa-plus`: empty, but the sum of `chunk` is still here, for this job less one; 0: it is not
         ("mark", "u4"),  # `esa-plus`: `mark_of` the chunk that last lost its place here, or found none
         ("fan_in", "i2"),  # contributions that make the rack's sum full
         ("fan_in_upper", "i2"),  # racks that make the upper sum full
@@ -170,6 +175,17 @@ def is_rest(slot: Any) -> bool:
 
 
 @compiled_inner
+def has_left(slot: Any, packet: Any) -> bool:
+    """Is the sum of the packet's chunk still in this empty aggregator, its result having left?"""
+    return bool(
+        slot.left == packet.job + 1
+        and slot.state == EMPTY
+        and slot.chunk == packet.chunk
+        and slot.epoch == packet.epoch
+    )
+
+
+@compiled_inner
 def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: int) -> None:
     """The packet's content becomes the aggregator's."""
     slot = memory.slots[at]
@@ -192,6 +208,7 @@ def store(memory: Memory, at: int, packet: Any, buffer: Any, row: int, now_ns: i
     slot.priority = packet.priority
     slot.flag = packet.flag
     slot.gone = NO_BITS
+    slot.left = 0
     width = min(buffer.shape[1], memory.values.shape[1], packet.count)
     for k in range(width):
         memory.values[at, k] = buffer[row, k]

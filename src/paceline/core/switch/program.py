@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.bits import NO_BITS, bit, is_sound
-from paceline.core.switch.gradient import give_out, handle_gradient
+from paceline.core.switch.gradient import give_again, give_out, handle_gradient
 from paceline.core.switch.memory import (
     ANSWERS,
     EMPTY,
@@ -31,6 +31,7 @@ from paceline.core.switch.memory import (
     POLICY_NONE,
     POLICY_SWITCHML,
     free,
+    has_left,
     holds,
 )
 from paceline.core.switch.state import (
@@ -213,8 +214,8 @@ def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
 
     `ack`: it is counted here, and waits for others; with `flush` what is here goes to the custodian. The chunk may be
     here without it: then it was lost, or lost its place; the custodian knows, and `collision` tells it. `esa-plus` has
-    it lost where nothing says otherwise, and answers `nack` itself. ATP: a complete sum that waits for its result
-    was lost on the way, and goes again.
+    it lost where nothing says otherwise, and answers `nack` itself; and a result that has left is given again. ATP: a
+    complete sum that waits for its result was lost on the way, and goes again.
     """
     config = switch.config[s]
     if packet.flag & CUSTODY or packet.mask == NO_BITS or packet.share != NO_BITS:
@@ -240,6 +241,8 @@ def _query(switch: Switch, s: int, packet: Any, buffer: Any, row: int) -> int:
             else:
                 packet.kind = ACK
                 return TO_WORKER if config.level == 1 else DOWN_ONE
+        elif has_left(slot, packet):
+            return give_again(switch, at, packet, buffer, row)
     if config.level == 1 and packet.fan_in_upper > 1:
         packet.level = 2
         return UP

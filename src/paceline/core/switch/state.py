@@ -147,9 +147,12 @@ def release_job(switch: Switch, s: int, job: int) -> int:
     config = switch.config[s]
     freed = 0
     for at in range(config.first, config.first + config.slots):
-        if switch.memory.slots[at].job == job:
+        slot = switch.memory.slots[at]
+        if slot.job == job:
             free(switch.memory, at)
             freed += 1
+        if slot.left == job + 1:
+            slot.left = 0
     switch.jobs[s, job].active = 0
     switch.jobs[s, job].used = 0
     return freed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.experiments.esa.page import write_page
+from paceline.experiments.esa.page import write_page, write_tables
 from paceline.experiments.esa.points import CEILING, EsaPoint, all_points, run_point
 from paceline.experiments.sweep import HERE, Sweep, run_points, write_csv, write_summary
 from paceline.sim.run import warm_up
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
-    """Run all points, write rows.csv, speedups.csv, summary.json and index.html into `out`; gives the summary."""
+    """Run all points, write tables, summary.json and index.html into `out`; gives the summary."""
     results = run_points(run_point, all_points(quick), "workloads", sweep, prepare=warm_up, weight=_weight)
     rows = [row for result in results for row in result]
     write_csv(out / "rows.csv", rows)
@@ -28,6 +28,7 @@ def reproduce(out: Path, quick: bool, sweep: Sweep = HERE) -> dict[str, Row]:
     summary = summarise(pairs)
     write_summary(out, summary)
     write_page(out / "index.html", rows, pairs, summary, quick)
+    write_tables(out / "tables.md", rows, pairs, summary)
     return summary
 
 

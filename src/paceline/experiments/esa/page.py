@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.experiments.esa.points import ALONE, CEILING, LAST
+from paceline.experiments.esa.points import ALONE, CEILING, LAST, ON_TOP
 from paceline.experiments.esa.workloads import bdp_slots
+from paceline.generated import table
 from paceline.report.chart import Chart
 from paceline.report.page import Page
 
@@ -79,22 +80,12 @@ def write_page(
     page.heading("What each part is worth")
     page.text(
         "Early release: never over ATP. Preemption: always-preempt over never. Then each part alone (always-preempt "
-        "over always-preempt with it) and last (ESA-plus without it over ESA-plus). Above 1 it helps."
+        "over always-preempt with it) and last (ESA-plus without it over ESA-plus). Above 1 it helps. Urgent layers "
+        "first is the hosts' own order of sending, which no policy has in the comparisons above."
     )
     page.table(*_parts(pairs))
     page.heading("Priority and short jobs")
-    page.table(
-        ["workload", "short jobs: equal priorities / ESA-plus", "all jobs: equal priorities / ESA-plus"],
-        [
-            [
-                pair["setting"],
-                pair["short jobs, priorities equal / esa-plus"],
-                pair["priorities equal / esa-plus"],
-            ]
-            for pair in pairs
-            if pair["short jobs, priorities equal / esa-plus"] is not None
-        ],
-    )
+    page.table(*_short_jobs(pairs))
     page.heading("What is the paper's, what is ours")
     page.items(_OURS)
     page.heading("All rows")
@@ -119,7 +110,9 @@ _OURS = [
     "The next forward pass of a layer waits for that layer's result alone, but where a workload says ddp: there it "
     "waits for all.",
     "Tuning: window, window rule, timers, reordering, recovery, copies of results and the custodians' patience, from "
-    "coarse to fine, with two seeds that are not measured; the column at_edge names settings at a physical limit.",
+    "coarse to fine, with two seeds that are not measured; the column at_edge names settings at a physical limit. "
+    "Coin-flip takes the best of what was found for the others of its kind; variants of ESA-plus choose between what "
+    "was found for it and for always-preempt.",
 ]
 
 
@@ -134,7 +127,7 @@ def _others(pairs: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
 def _parts(pairs: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
     alone = [variant.name for variant in ALONE]
     last = [variant.name for variant in LAST]
-    columns = ["workload", "early release", "preemption", *alone, *last]
+    columns = ["workload", "early release", "preemption", *alone, *last, ON_TOP.name]
     return columns, [
         [
             pair["setting"],
@@ -142,9 +135,47 @@ def _parts(pairs: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
             _ratio(pair, "never", "always-preempt"),
             *[_ratio(pair, "always-preempt", name) for name in alone],
             *[pair.get(f"{name} / esa-plus") for name in last],
+            _ratio(pair, "esa-plus", ON_TOP.name),
         ]
         for pair in pairs
     ]
+
+
+def _short_jobs(pairs: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
+    short, average = "short jobs, priorities equal / esa-plus", "priorities equal / esa-plus"
+    columns = ["workload", "short jobs: equal priorities / ESA-plus", "all jobs: equal priorities / ESA-plus"]
+    return columns, [
+        [pair["setting"], pair[short], pair[average]] for pair in pairs if pair[short] is not None
+    ]
+
+
+def write_tables(path: Path, rows: Sequence[Row], pairs: Sequence[Row], summary: dict[str, Row]) -> None:
+    """The page's tables as Markdown, for documents; best and worst of ours in whole, and what stands at a limit."""
+    times = {row["setting"]: row["avg_jct_ms"] for row in rows if row["policy"] == "esa-plus"}
+    columns, others = _others(pairs)
+    everyone = [[line[0], times[str(line[0])], *line[1:]] for line in others]
+    edges = [[row["setting"], row["policy"], row["at_edge"]] for row in rows if row["at_edge"]]
+    parts = {
+        "claims": (
+            ["average JCT, times better", "paper", "ours", "where"],
+            [[claim(key), entry["paper"], entry["ours"], entry["setting"]] for key, entry in summary.items()],
+        ),
+        "workloads": ([columns[0], "ESA-plus, ms", *columns[1:]], everyone),
+        "parts": _parts(pairs),
+        "short jobs": _short_jobs(pairs),
+        "settings at a physical limit": (["workload", "policy", "setting"], edges),
+    }
+    texts = [
+        f"## {name}\n\n{table(head, [[_shown(cell) for cell in line] for line in lines])}\n"
+        for name, (head, lines) in parts.items()
+    ]
+    path.write_text("\n".join(texts), encoding="utf-8")
+
+
+def _shown(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
 
 
 def _ratio(pair: Row, slower: str, quicker: str) -> float | None:

@@ -1,7 +1,7 @@
 """The points of the ESA experiment: a workload each, under every policy at its best, in parts, and without limit.
 
 Nobody is measured on a seed that it was tuned on. Variants of `esa-plus` (a rule left out, or only one rule) choose
-among what was found for the policies of its kind.
+between what was found for it and for `always-preempt`.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from paceline.core.priority import priority
 from paceline.core.switch.memory import EARLY, RULES
 from paceline.errors import UserError
 from paceline.experiments.esa.tuning import (
+    ORDER,
     TIMER,
     WINDOW,
     Cost,
@@ -32,6 +33,8 @@ __all__ = ["EsaPoint", "Variant", "all_points", "bdp_slots", "run_point"]
 TUNING_SEEDS = (1000, 1001)
 ON_HOSTS = ("ring", "ps")
 """Without aggregation in the network; they run where jobs are alike, and under loss."""
+NOT_SEARCHED = "coin-flip"
+"""It takes the best of what was found for the others of its kind."""
 CEILING = "ceiling"
 
 Row = dict[str, Any]
@@ -47,6 +50,8 @@ class Variant:
     """Priority on links."""
     equal: bool = False
     """All priorities are the same."""
+    urgent: bool = False
+    """Hosts send those layers first that the next forward pass needs first."""
 
 
 _ALL = tuple(sorted(RULES))
@@ -56,6 +61,7 @@ ALONE = (
     Variant("+ priority in memory, by cost", ("cost", "priority"), False),
     Variant("+ priority on links", (), True),
     Variant("+ answer", ("answer",), False),
+    Variant("+ urgent layers first", (), False, urgent=True),
 )
 LAST = (
     Variant("- mark", tuple(rule for rule in _ALL if rule != "mark"), True),
@@ -65,6 +71,8 @@ LAST = (
     Variant("- answer", tuple(rule for rule in _ALL if rule != "answer"), True),
     Variant("priorities equal", _ALL, True, True),
 )
+ON_TOP = Variant("with urgent layers first", _ALL, True, urgent=True)
+"""No policy has it in the comparisons: it is the hosts' own, and good for all."""
 
 
 def policies_of(workload: EsaWorkload) -> list[str]:
@@ -158,21 +166,25 @@ def run_point(point: EsaPoint) -> list[Row]:
     """Tune, then measure: a row for each policy and variant."""
     bench = _Bench(point)
     found: dict[str, Settings] = {}
-    for policy in policies_of(point.workload):
-        found[policy], _ = search(policy, bench.cost_of(policy), point.quick, point.workload.loss > 0)
+    policies = policies_of(point.workload)
+    for policy in policies:
+        if policy != NOT_SEARCHED:
+            found[policy], _ = search(policy, bench.cost_of(policy), point.quick, point.workload.loss > 0)
     shared = [found[policy] for policy in EARLY if policy in found]
     for policy in EARLY:
-        found[policy], _ = best_of([found[policy], *shared], bench.cost_of(policy))
-    rows = [bench.measure(policy, policy, settings) for policy, settings in found.items()]
-    for variant in (*ALONE, *LAST):
-        rows.append(_measure_variant(bench, variant, [*shared, found["esa-plus"]]))
-    rows.append(_measure_ceiling(bench, [*shared, found["esa-plus"]], found["switchml"]))
+        found[policy], _ = best_of(shared, bench.cost_of(policy))
+    rows = [bench.measure(policy, policy, found[policy]) for policy in policies]
+    for variant in (*ALONE, *LAST, ON_TOP):
+        rows.append(_measure_variant(bench, variant, [found["esa-plus"], found["always-preempt"]]))
+    rows.append(_measure_ceiling(bench, [found["esa-plus"]], found["switchml"]))
     return rows
 
 
 def _measure_variant(bench: _Bench, variant: Variant, shared: Sequence[Settings]) -> Row:
     own = {"rules": list(variant.rules), "classes": 8 if variant.links else 1}
     choices = [{**settings, "switch": {**settings.get("switch", {}), **own}} for settings in shared]
+    if variant.urgent:
+        choices = [changed(settings, ORDER, "urgent") for settings in choices]
     best, _ = best_of(choices, bench.cost_of("esa-plus", equal=variant.equal))
     return bench.measure(variant.name, "esa-plus", best, equal=variant.equal)
 

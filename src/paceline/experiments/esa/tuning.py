@@ -1,8 +1,9 @@
 """How each policy is tuned at each workload: from coarse to fine, with no end of a grid in the way.
 
 First a coarse grid of windows and window rules. From its best setting on, each knob in turn is doubled and halved as
-long as that helps, then moved by a factor of 1.4; knobs without an order take each value once. Only physical limits end
-such a walk, and `at_edge` says whether one did. Last, what was found for one policy is tried by all of its kind.
+long as that helps, window and timer then moved by a factor of 1.4; knobs without an order take each value once. Only
+physical limits end such a walk, and `at_edge` says whether one did. Last, what was found for one policy is tried by all
+of its kind; `coin-flip` has nothing else.
 """
 
 import itertools
@@ -44,6 +45,8 @@ PATIENCE = Knob("custodians", "patience", 1_000, 20_000_000)
 BUCKET = Knob("transport", "bucket", 4_096, 64_000_000)
 REORDERING = Choice("transport", "reorder_chunks", (1, 3, 8, 32))
 RECOVERY = Choice("transport", "recovery", ("ask", "resend"))
+ORDER = Choice("transport", "order", ("released", "urgent"))
+"""Not tuned: see `points.ON_TOP`."""
 COPIES = Choice("switch", "copies", (True, False))
 SERVERS = Choice("custodians", "placement", ("workers", "dedicated"))
 _RULES = ("together", "aimd", "fixed")
@@ -51,11 +54,11 @@ _SECONDS = {"rto_min", "patience"}
 """Keys that a scenario has in seconds."""
 
 
-def starts(policy: str, quick: bool, lossy: bool = False) -> list[Settings]:
+def starts(policy: str, lossy: bool = False) -> list[Settings]:
     """The coarse grid; timers begin short where packets are lost."""
     bdp = bdp_slots()
     timer = 20_000 if lossy else 200_000
-    windows = (bdp // 2, bdp) if quick else (bdp // 4, bdp // 2, bdp)
+    windows = (bdp // 2, bdp)
     if policy == "switchml":
         return [{"transport": {"window": width, "rto_min": 5_000}} for width in (bdp // 2, bdp, 8_192)]
     if policy == "ring":
@@ -91,7 +94,7 @@ def knobs(policy: str, quick: bool) -> list[Knob | Choice]:
 
 def search(policy: str, cost: Cost, quick: bool, lossy: bool = False) -> tuple[Settings, float]:
     """The best setting found, and its cost."""
-    best, best_cost = best_of(starts(policy, quick, lossy), cost)
+    best, best_cost = best_of(starts(policy, lossy), cost)
     for knob in knobs(policy, quick):
         if isinstance(knob, Choice):
             others = [changed(best, knob, value) for value in knob.values if value != get(best, knob)]
@@ -99,7 +102,7 @@ def search(policy: str, cost: Cost, quick: bool, lossy: bool = False) -> tuple[S
             if found_cost < GAIN * best_cost:
                 best, best_cost = found, found_cost
         else:
-            for factor in (2.0,) if quick else (2.0, 1.4):
+            for factor in (2.0, 1.4) if knob in (WINDOW, TIMER) and not quick else (2.0,):
                 best, best_cost = _walk(best, best_cost, knob, factor, cost)
     return best, best_cost
 

@@ -1,12 +1,14 @@
 """What a job computes and sends, as tables: layers, chunks, priorities, and the ring's buckets."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from paceline.core.priority import PriorityRule
+from paceline.core.priority import PriorityRule, sending_order
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.models.catalogue import ModelProfile
 from paceline.sim.engine.world import BUCKET, LAYER, new_records
@@ -34,7 +36,7 @@ class Tables:
 def build_tables(
     scenario: Scenario, jobs: list[ScenarioJob], models: list[ModelProfile], rule: PriorityRule
 ) -> Tables:
-    """Cut every model into chunks of one packet each, in the order of release: last layer first."""
+    """Cut every model into chunks of one packet each, in the order in which they are sent."""
     most = max(len(model.layers) for model in models)
     layers = new_records((len(jobs), most), LAYER)
     priorities = np.ones((len(jobs), PRIORITY_STEPS, most), dtype=np.uint8)
@@ -46,20 +48,37 @@ def build_tables(
         forward = model.forward_ns(job.flop_rate, job.batch)
         backward = model.backward_ns(job.flop_rate, job.batch)
         first.append(sum(len(part) for part in layer_of))
-        place = 0
-        for layer in range(len(model.layers) - 1, -1, -1):
+        for layer in range(len(model.layers)):
             record = layers[j, layer]
             record.forward_ns, record.backward_ns = forward[layer], backward[layer]
             record.chunks = max(1, math.ceil(model.layers[layer].gradient_bytes / payload_bytes))
-            record.first = place
-            place += int(record.chunks)
-            layer_of.append(np.full(record.chunks, layer, dtype=np.int16))
-        chunks.append(place)
+        own = layers[j, : len(model.layers)]
+        order = _order(scenario, own, backward)
+        # The least layer of each beginning of the order; it may go when that one is computed.
+        own.ready = [int(np.sum(np.minimum.accumulate(order) >= layer)) for layer in range(len(own))]
+        layer_of.append(order)
+        chunks.append(len(order))
         _fill_priorities(
-            scenario, job, sum(forward) + sum(backward), place, len(model.layers), rule, priorities[j]
+            scenario, job, sum(forward) + sum(backward), len(order), len(own), rule, priorities[j]
         )
     buckets, counts, flows, places = _build_buckets(scenario, jobs, models, layers)
     return Tables(layers, priorities, np.concatenate(layer_of), first, chunks, buckets, counts, flows, places)
+
+
+def _order(scenario: Scenario, layers: Any, backward_ns: Sequence[int]) -> Any:
+    """The layer of each chunk of an iteration: as gradients are computed, the last layer first, or by urgency."""
+    if scenario.transport.order == "released":
+        places = np.arange(len(layers) - 1, -1, -1)
+        return np.repeat(places, layers.chunks[::-1]).astype(np.int16)
+    ready_ns = list(itertools.accumulate(reversed(backward_ns)))[::-1]
+    chunk_ns = _packet_bytes(scenario) * 8e9 / scenario.network.rate
+    return np.array(
+        sending_order([int(count) for count in layers.chunks], ready_ns, chunk_ns), dtype=np.int16
+    )
+
+
+def _packet_bytes(scenario: Scenario) -> int:
+    return int(HEADER_BYTES + ENVELOPE_BYTES + 4 * scenario.network.elements)
 
 
 def _fill_priorities(
@@ -71,8 +90,7 @@ def _fill_priorities(
     rule: PriorityRule,
     table: Any,
 ) -> None:
-    packet_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * scenario.network.elements
-    comm_s = chunks * packet_bytes * 8 / scenario.network.rate
+    comm_s = chunks * _packet_bytes(scenario) * 8 / scenario.network.rate
     compute_s = compute_ns * 1e-9
     for step in range(PRIORITY_STEPS):
         left = job.iterations * (1 - step / PRIORITY_STEPS)

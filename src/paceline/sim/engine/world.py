@@ -121,7 +121,10 @@ LAYER = np.dtype(
         ("forward_ns", "i8"),  # on a worker that is not slow
         ("backward_ns", "i8"),
         ("chunks", "i8"),  # packets of its gradient
-        ("first", "i8"),  # the place of the first of them in the iteration
+        (
+            "ready",
+            "i8",
+        ),  # packets of the iteration that may go once its gradient, and those of later layers, are there
     ],
     align=True,
 )

@@ -238,7 +238,7 @@ def _layer_done(world: World, w: int, now_ns: int) -> None:
     elif job.transport == RING:
         ring.release(world, w)
     else:
-        sending.release(world.senders, w, worker.first_chunk + layer.first + layer.chunks)
+        sending.release(world.senders, w, worker.first_chunk + layer.ready)
     if worker.layer > 0:
         worker.layer -= 1
         nominal_ns = world.layers[worker.job, worker.layer].backward_ns
