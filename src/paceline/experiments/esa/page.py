@@ -110,7 +110,7 @@ _OURS = [
     "The next forward pass of a layer waits for that layer's result alone, but where a workload says ddp: there it "
     "waits for all.",
     "Tuning: window, window rule, timers, reordering, recovery, copies of results and the custodians' patience, from "
-    "coarse to fine, with two seeds that are not measured; the column at_edge names settings at a physical limit. "
+    "coarse to fine, with a seed that is not measured; the column at_edge names settings at a physical limit. "
     "Coin-flip takes the best of what was found for the others of its kind; variants of ESA-plus choose between what "
     "was found for it and for always-preempt.",
 ]
