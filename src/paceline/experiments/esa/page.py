@@ -54,9 +54,7 @@ def write_page(
 ) -> None:
     """One self-contained file."""
     mode = (
-        "quick: smaller models, few workloads, two seeds, a short search"
-        if quick
-        else "three seeds a workload"
+        "quick: smaller models, few workloads, two seeds, a short search" if quick else "two seeds a workload"
     )
     page = Page(
         "ESA: switch memory shared by preemption and priority",
@@ -111,8 +109,8 @@ _OURS = [
     "waits for all.",
     "Tuning: window, window rule, timers, reordering, recovery, copies of results and the custodians' patience, from "
     "coarse to fine, with a seed that is not measured; the column at_edge names settings at a physical limit. "
-    "Coin-flip takes the best of what was found for the others of its kind; variants of ESA-plus choose between what "
-    "was found for it and for always-preempt.",
+    "What was found for ESA-plus and always-preempt is tried by esa, never and coin-flip as well, beside a coarse grid "
+    "of their own; variants of ESA-plus have its settings.",
 ]
 
 

@@ -2,8 +2,9 @@
 
 First a coarse grid of windows and window rules. From its best setting on, each knob in turn is doubled and halved as
 long as that helps, window and timer then moved by a factor of 1.4; knobs without an order take each value once. Only
-physical limits end such a walk, and `at_edge` says whether one did. Last, what was found for one policy is tried by all
-of its kind; `coin-flip` has nothing else.
+physical limits end such a walk, and `at_edge` says whether one did. Timers are walked where packets are lost: elsewhere
+nothing waits for them. Last, what was found for `esa-plus` and for `always-preempt` is tried by all of their kind; the
+others of it have a coarse grid of their own, and no walk.
 """
 
 import itertools
@@ -78,24 +79,25 @@ def starts(policy: str, lossy: bool = False) -> list[Settings]:
     ]
 
 
-def knobs(policy: str, quick: bool) -> list[Knob | Choice]:
+def knobs(policy: str, quick: bool, lossy: bool = False) -> list[Knob | Choice]:
     """What is turned after that, in this order."""
+    timer: list[Knob | Choice] = [TIMER] if lossy else []
     if policy == "switchml":
         return [TIMER, WINDOW]
     if policy == "ring":
-        return [BUCKET, TIMER]
+        return [BUCKET, *timer]
     if policy == "ps":
-        return [SERVERS, WINDOW, TIMER, REORDERING]
+        return [SERVERS, WINDOW, *timer, REORDERING]
     if quick:
         return [COPIES, WINDOW]
-    rest: list[Knob | Choice] = [WINDOW, TIMER, REORDERING, RECOVERY]
+    rest: list[Knob | Choice] = [WINDOW, *timer, REORDERING, RECOVERY]
     return [*rest, COPIES, PATIENCE] if policy != "atp" else rest
 
 
 def search(policy: str, cost: Cost, quick: bool, lossy: bool = False) -> tuple[Settings, float]:
     """The best setting found, and its cost."""
     best, best_cost = best_of(starts(policy, lossy), cost)
-    for knob in knobs(policy, quick):
+    for knob in knobs(policy, quick, lossy):
         if isinstance(knob, Choice):
             others = [changed(best, knob, value) for value in knob.values if value != get(best, knob)]
             found, found_cost = best_of(others, cost)
@@ -163,5 +165,5 @@ def in_seconds(settings: Settings) -> Settings:
 
 def at_edge(policy: str, settings: Settings) -> str:
     """Names of knobs that stand at a physical limit."""
-    ordered = [knob for knob in knobs(policy, False) if isinstance(knob, Knob)]
+    ordered = [knob for knob in knobs(policy, False, True) if isinstance(knob, Knob)]
     return ", ".join(knob.key for knob in ordered if get(settings, knob) in (knob.low, knob.high))
