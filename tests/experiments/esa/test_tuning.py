@@ -33,11 +33,17 @@ def bowl(window: float, timer: float) -> Any:
 
 @pytest.mark.parametrize(("window", "timer"), [(5, 3_000), (47, 20_000), (3_000, 2_000_000)])
 def test_the_best_is_found_far_outside_the_coarse_grid(window: int, timer: int) -> None:
-    best, cost = search("atp", bowl(window, timer), quick=False)
+    best, cost = search("atp", bowl(window, timer), quick=False, lossy=True)
     assert 0.7 < get(best, WINDOW) / window < 1.45
     assert 0.7 < get(best, TIMER) / timer < 1.45
     assert at_edge("atp", best) == ""
     assert cost < 1.8
+
+
+def test_timers_stay_where_nothing_is_lost() -> None:
+    best, _ = search("atp", bowl(3_000, 3_000), quick=False)
+    assert 0.7 < get(best, WINDOW) / 3_000 < 1.45
+    assert get(best, TIMER) == get(starts("atp")[0], TIMER)
 
 
 def test_a_setting_at_a_physical_limit_is_named() -> None:
