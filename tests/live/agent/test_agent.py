@@ -151,6 +151,30 @@ def test_callbacks_and_waiting() -> None:
         assert first.error() is None
 
 
+def test_who_waits_here_runs_the_callbacks_and_misses_no_end() -> None:
+    with job_of(2, None) as job:
+        first = job.agents[0].submit(np.ones(5, dtype=np.float32))
+        threads: list[int] = []
+        first.add_done_callback(lambda _handle: threads.append(threading.get_ident()))
+        first.wait_here(0.05)
+        assert not first.done()
+        other = threading.Timer(0.2, lambda: job.agents[1].submit(np.ones(5, dtype=np.float32)))
+        other.start()
+        first.wait_here(WAIT_S)
+        assert first.done()
+        assert threads == [threading.get_ident()]
+        other.join()
+        # Ended while nobody waited: told by the notifying thread, whoever comes late.
+        pair = [agent.submit(np.ones(5, dtype=np.float32)) for agent in job.agents]
+        told = threading.Event()
+        pair[0].add_done_callback(lambda _handle: told.set())
+        assert told.wait(WAIT_S)
+        pair[0].wait_here(WAIT_S)
+        first.wait_here(WAIT_S)
+        assert first.array.tolist() == pair[0].array.tolist() == [2.0] * 5
+        pair[1].wait(WAIT_S)
+
+
 def test_a_missing_worker_is_named() -> None:
     with job_of(WORKERS, None, timeout_s=3.0, linger_s=0.0) as job:
         handles = [agent.submit(np.ones(5, dtype=np.float32)) for agent in job.agents[:2]]

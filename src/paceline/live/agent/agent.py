@@ -43,6 +43,7 @@ from paceline.live.agent.state import (
     SHARDS_MAX,
     STATE_OFFSET,
     TASK,
+    Loop,
 )
 from paceline.live.agent.tensors import sleep_while
 from paceline.live.net.addresses import pack_address, resolve
@@ -118,6 +119,26 @@ def open_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     return made.socket
 
 
+class _Fields:
+    """What every reduction looks at, as plain arrays: attributes of records take microseconds each."""
+
+    def __init__(self, loop: Loop) -> None:
+        control, layouts = loop.control.view(np.ndarray), loop.layouts.view(np.ndarray)
+        self.tasks = loop.tasks.view(np.ndarray)
+        self.begin = address_of(self.tasks)
+        self.head, self.tail = control["head"], control["tail"]
+        self.ticket, self.state, self.waited = (self.tasks[name] for name in ("ticket", "state", "waited"))
+        self._blocks, self._patches = layouts["blocks"], layouts["patches"]
+
+    def agreements(self, slot: int) -> int:
+        """Exponents and steps of the tensor whose layout is there."""
+        return int(self._blocks[slot] + self._patches[slot])
+
+
+def _begin_of(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 class Agent:
     """Sender and custodian of one worker on a thread of their own."""
 
@@ -129,6 +150,7 @@ class Agent:
         self._name = config.name or f"job {config.job} worker {config.worker}"
         self._loop = build(config, self._socket.fileno())
         self._control = self._loop.control[0]
+        self._fields = _Fields(self._loop)
         self._notifier = Notifier(self._loop, self._name, self._has_ended, self.error_text)
         self._control.notify_fd = self._notifier.fd
         self._lock = threading.Lock()
@@ -173,13 +195,13 @@ class Agent:
             slot = ticket % len(self._loop.tasks)
             layout = self._loop.layouts[slot]
             lay_out(layout, array.size, kind, OPS[op], self.config.elements, self.config.workers, wire)
-            agreed = 0 if kind == INT32 else int(layout.blocks + layout.patches)
+            agreed = 0 if kind == INT32 else self._fields.agreements(slot)
             exponents = np.full(agreed, EXPONENT_UNKNOWN, dtype=np.int32)
             handle = Handle(self, ticket, array, exponents)
             timeout_ns = int(self.config.timeout_s * 1e9)
-            addresses = (address_of(array), address_of(exponents))
+            addresses = (_begin_of(array), _begin_of(exponents))
             # In the order of TASK; the state last but for what the loop only reads.
-            self._loop.tasks[slot] = (
+            self._fields.tasks[slot] = (
                 ticket,
                 *addresses,
                 timeout_ns,
@@ -195,7 +217,7 @@ class Agent:
                 0,
             )
             self._handles[ticket] = handle
-            self._control.head = ticket + 1
+            self._fields.head[0] = ticket + 1
         wake(self._loop.waiter)
         return handle
 
@@ -203,29 +225,29 @@ class Agent:
         """The next ticket, when there is room for it; forgets what has ended."""
         if self._closed:
             raise ReductionError(f"{self._name}: the agent is closed")
-        ticket = int(self._control.head)
-        while ticket - int(self._control.tail) >= len(self._loop.tasks) - 1:
-            self.wait_for(int(self._control.tail), self.config.timeout_s)
+        ticket, tail = int(self._fields.head[0]), int(self._fields.tail[0])
+        while ticket - tail >= len(self._loop.tasks) - 1:
+            self.wait_for(tail, self.config.timeout_s)
+            tail = int(self._fields.tail[0])
         if len(self._handles) > 64:
-            tail = int(self._control.tail)
             self._handles = {number: kept for number, kept in self._handles.items() if number >= tail}
         return ticket
 
     def state_of(self, ticket: int) -> int:
         """PENDING, DONE or FAILED."""
-        task = self._loop.tasks[ticket % len(self._loop.tasks)]
-        if int(task.ticket) != ticket:
+        fields = self._fields
+        slot = ticket % len(fields.ticket)
+        if fields.ticket[slot] != ticket:
             # Its place has been taken by a later one: only what has ended makes room.
             return DONE
-        return int(task.state)
+        return int(fields.state[slot])
 
     def _has_ended(self, ticket: int) -> bool:
         return self.state_of(ticket) != PENDING
 
     def wait_for(self, ticket: int, timeout_s: float | None) -> int:
         """The state of a reduction, when it has ended or the time is over."""
-        offset = ticket % len(self._loop.tasks) * TASK.itemsize + STATE_OFFSET
-        address = address_of(self._loop.tasks) + offset
+        address = self._fields.begin + ticket % len(self._fields.ticket) * TASK.itemsize + STATE_OFFSET
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             state = self.state_of(ticket)
@@ -243,15 +265,16 @@ class Agent:
 
         The loop ends a reduction first and looks for a mark then; here it is the other way round. So none is missed.
         """
-        task = self._loop.tasks[ticket % len(self._loop.tasks)]
-        if int(task.ticket) != ticket:
+        fields = self._fields
+        slot = ticket % len(fields.ticket)
+        if fields.ticket[slot] != ticket:
             return
-        task.waited = 1
+        fields.waited[slot] = 1
         try:
             self.wait_for(ticket, timeout_s)
         finally:
-            if int(task.ticket) == ticket:
-                task.waited = 0
+            if fields.ticket[slot] == ticket:
+                fields.waited[slot] = 0
             self._notifier.deliver()
 
     def call_when_done(self, handle: Handle, callback: Callable[[Handle], None]) -> None:

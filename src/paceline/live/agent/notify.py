@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from paceline.core.custodian.state import COUNTER_NAMES as CUSTODIAN_COUNTERS
 from paceline.core.custodian.state import OPEN
 from paceline.core.help.detect import ROLE_NAMES, Detection, explain
@@ -59,6 +61,7 @@ class Notifier:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._loop = loop
+        self._written = loop.control.view(np.ndarray)["events"]
         self._name = name
         self._is_done = is_done
         self._explain = explain
@@ -119,10 +122,11 @@ class Notifier:
             _run_safely(call)
 
     def _take_events(self) -> list[dict[str, Any]]:
-        news = []
-        control = self._loop.control[0]
-        self._seen = max(self._seen, int(control.events) - EVENTS_KEPT)
-        while self._seen < int(control.events):
+        news: list[dict[str, Any]] = []
+        if self._seen == self._written[0]:
+            return news
+        self._seen = max(self._seen, int(self._written[0]) - EVENTS_KEPT)
+        while self._seen < int(self._written[0]):
             event = self._describe(self._seen % EVENTS_KEPT)
             self._seen += 1
             self.events.append(event)
