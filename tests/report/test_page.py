@@ -6,7 +6,7 @@ from paceline.commands.run import COLUMNS as RUN
 from paceline.launch.store import read_run
 from paceline.report.chart import Chart
 from paceline.report.columns import MEANINGS, legend
-from paceline.report.page import Page
+from paceline.report.page import ROWS_MAX, Page
 from paceline.report.plan import COLUMNS as PLAN
 from paceline.report.plan import WHAT_IF_COLUMNS as WHAT_IF
 from paceline.report.run.page import write_page
@@ -30,6 +30,18 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "src=" not in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "prefers-color-scheme: dark" in text
+
+
+def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
+    page = Page("Title")
+    page.table(
+        [f"column {i}" for i in range(20)], [[1000.0 * row + i for i in range(20)] for row in range(5000)]
+    )
+    page.write(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert len(text) < SMALL_BYTES
+    assert f"The first {ROWS_MAX} of 5000 rows." in text
+    assert text.count("<tr>") == ROWS_MAX + 1
 
 
 def test_a_runs_report_is_small(tmp_path: Path) -> None:

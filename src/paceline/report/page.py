@@ -13,6 +13,8 @@ from paceline.report.chart import Chart
 from paceline.report.columns import legend
 from paceline.report.draw import svg
 
+ROWS_MAX = 400
+"""Rows of a table that a page shows: the files that the page was made from have all."""
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --accent: #2f6fdf;
         --paper: #fff; --code: #f2f4f7; }
@@ -25,7 +27,7 @@ h1 { font-size: 1.7rem; margin: 0 0 .25rem; } h2 { font-size: 1.2rem; margin: 2.
 p.lead { color: var(--soft); margin-top: 0; } p, li { max-width: 76ch; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; margin: .6rem 0 1rem; }
 th, td { padding: .35rem .8rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 thead th { border-bottom: 2px solid var(--ink); } code { background: var(--code); padding: .05rem .3rem; }
 details { margin: .35rem 0; } summary { cursor: pointer; } summary:hover { color: var(--accent); }
 .legend { color: var(--soft); font-size: .9rem; } .legend dt { font-weight: 600; }
@@ -121,15 +123,19 @@ def show(cell: object) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     numeric = [all(_is_number(row[i]) for row in rows) and bool(rows) for i in range(len(columns))]
-    mark = [' class="number"' if flag else "" for flag in numeric]
+    mark = [' class="n"' if flag else "" for flag in numeric]
     head = "".join(f"<th{mark[i]}>{html.escape(name)}</th>" for i, name in enumerate(columns))
+    left = len(rows) - ROWS_MAX
     body = "".join(
         "<tr>"
         + "".join(f"<td{mark[i]}>{html.escape(show(cell))}</td>" for i, cell in enumerate(row))
         + "</tr>"
-        for row in rows
+        for row in rows[:ROWS_MAX]
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    rest = f'<p class="legend">The first {ROWS_MAX} of {len(rows)} rows.</p>' if left > 0 else ""
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{rest}'
+    )
 
 
 def _legend(columns: Sequence[str]) -> str:
