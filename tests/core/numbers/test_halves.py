@@ -1,5 +1,8 @@
 """The 16-bit form: within its bound, the same bits in any order and by any path, exact wherever it can be."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,13 @@ from paceline.core.numbers import halves
 from paceline.core.numbers import layout as tensors_layout
 from paceline.core.numbers import payload as payloads
 from paceline.core.numbers.layout import BLOCK_ELEMENTS, DTYPES, HALVES, PATCH, PLACE, SUM
-from tests.core.numbers.reduction import from_bfloat16, new_layout, reduce_all, to_bfloat16
+from tests.core.numbers.reduction import (
+    digest_of_sums,
+    from_bfloat16,
+    new_layout,
+    reduce_all,
+    to_bfloat16,
+)
 
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Of a number, at most: half of its last place, or all of it where a halved one would be cut (a float ring's)."""
@@ -210,3 +219,15 @@ def test_any_bytes_are_read_without_harm() -> None:
         refused += status == payloads.DISAGREED
     assert refused > 0
     assert memory[0] == memory[-1] == 0
+
+
+def test_compiled_and_interpreted_sums_have_the_same_bits() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "tests.core.numbers.reduction"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    assert shown.stdout.strip() == digest_of_sums()
