@@ -178,6 +178,10 @@ def warm_up() -> None:
     with _once:
         if _done or interpreted():
             return
+        if is_on_disk(run):
+            _compile()  # loads; nobody has to wait for whoever else loads
+            _done = True
+            return
         folder = folder_of(run)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "agent.lock").open("w") as file:
