@@ -113,6 +113,21 @@ def test_a_byte_that_is_wrong_within_a_value_is_told_in_a_line(
     assert scene.starts() == {"a": 1, "b": 1}
 
 
+def test_text_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
+    """Of a value, and of a column's name, which SQLite keeps as text too."""
+    scene = finished(tmp_path / "scene")
+    file = scene.run_dir / FILE
+    whole = file.read_bytes()
+    for before, after in ((b'"objective"', b'"obj\xedctive"'), (b"value TEXT", b"valuf TEXT")):
+        assert before in whole
+        file.write_bytes(whole.replace(before, after))
+        with pytest.raises(UserError, match=r"run\.sqlite (is damaged|cannot be read)"):
+            launch.go_on(scene.run_dir, Quiet())
+    file.write_bytes(whole)
+    assert launch.go_on(scene.run_dir, Quiet()) == 0
+    assert scene.starts() == {"a": 1, "b": 1}
+
+
 def test_a_whole_file_is_left_as_it_is(tmp_path: Path) -> None:
     Store.create(tmp_path).close()
     before = (tmp_path / FILE).read_bytes()

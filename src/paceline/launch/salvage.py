@@ -36,7 +36,7 @@ def mend(folder: Path) -> str:
         return ""
     anew = folder / f"{FILE}.anew"
     anew.unlink(missing_ok=True)
-    with contextlib.closing(sqlite3.connect(anew, isolation_level=None)) as new:
+    with contextlib.closing(sqlite3.connect(anew, isolation_level=None)) as new, told_as_damage(folder):
         for statement in TABLES.split(";\n"):
             new.execute(statement)
         saved = _copy(path, new)
@@ -96,7 +96,7 @@ def _is_whole(path: Path) -> bool:
     try:
         with contextlib.closing(_opened(path)) as db:
             return [row[0] for row in db.execute("PRAGMA integrity_check(1)")] == ["ok"]
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
 
 
@@ -128,7 +128,7 @@ def _readable(db: sqlite3.Connection, table: str) -> Iterator[tuple[int, dict[st
     edges = []
     for order in ("ASC", "DESC"):
         last = None
-        with contextlib.suppress(sqlite3.DatabaseError):
+        with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
             for rowid, row in _select(db, f"SELECT rowid AS _row, * FROM {table} ORDER BY _row {order}"):
                 found[rowid] = row
                 last = rowid
@@ -136,7 +136,7 @@ def _readable(db: sqlite3.Connection, table: str) -> Iterator[tuple[int, dict[st
     front, back = edges
     if front is not None and back is not None and front < back:
         for rowid in range(front + 1, min(back, front + _GAP_MAX)):
-            with contextlib.suppress(sqlite3.DatabaseError):
+            with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
                 for _, row in _select(db, f"SELECT rowid AS _row, * FROM {table} WHERE rowid = {rowid}"):
                     found[rowid] = row
     return iter(sorted(found.items()))
@@ -174,7 +174,7 @@ def _check(folder: Path, new: sqlite3.Connection) -> int:
 def _take_outcome(folder: Path, new: sqlite3.Connection, job: str, number: int, state: str) -> bool:
     """The end of an attempt from its own folder."""
     place = folder / "attempts" / f"{job}.{number}"
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, sqlite3.DatabaseError):
         token = str((supervisor.read_json(place / "task.json") or {}).get("token", ""))
         found = supervisor.read_outcome(place, token)
         if found is None:

@@ -243,7 +243,7 @@ class Store:
             return self._db.execute(query, tuple(values))
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
             raise
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._trouble(error) from None
 
     def _trouble(self, error: Exception) -> UserError:
@@ -270,7 +270,11 @@ class Store:
     # Reading ---------------------------------------------------------------------------------------------
 
     def meta(self) -> dict[str, Any]:
-        return {row["key"]: json.loads(row["value"]) for row in self._found("SELECT * FROM meta")}
+        rows = self._found("SELECT * FROM meta")
+        try:
+            return {row["key"]: json.loads(row["value"]) for row in rows}
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._trouble(error) from None
 
     def jobs(self) -> list[Row]:
         return self._rows("SELECT * FROM jobs ORDER BY position")
@@ -357,7 +361,7 @@ class Store:
     def _found(self, query: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
         try:
             return self._execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._trouble(error) from None
 
     def _rows(self, query: str, *values: object) -> list[Row]:
@@ -372,7 +376,7 @@ class Store:
     def _decoded(self, key: str, value: Any) -> Any:
         try:
             return json.loads(value) if key in self._JSON and value is not None else value
-        except ValueError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise self._trouble(error) from None
 
     # Writing ---------------------------------------------------------------------------------------------
