@@ -118,7 +118,11 @@ def test_text_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
     scene = finished(tmp_path / "scene")
     file = scene.run_dir / FILE
     whole = file.read_bytes()
-    for before, after in ((b'"objective"', b'"obj\xedctive"'), (b"value TEXT", b"valuf TEXT")):
+    for before, after in (
+        (b'"objective"', b'"obj\xedctive"'),
+        (b"value TEXT", b"valuf TEXT"),
+        (b"launcher", b"lauccher"),
+    ):
         assert before in whole
         file.write_bytes(whole.replace(before, after))
         with pytest.raises(UserError, match=r"run\.sqlite (is damaged|cannot be read)"):

@@ -20,7 +20,19 @@ from paceline.launch.launchers import supervisor
 from paceline.launch.launchers.protocol import Task
 from paceline.launch.store import FILE, TABLES, Store
 
-_NEEDED = ("version", "request", "cluster", "state")
+_NEEDED = (
+    "version",
+    "request",
+    "cluster",
+    "state",
+    "run_id",
+    "began",
+    "ended",
+    "launcher",
+    "policy",
+    "objective",
+    "switch",
+)
 _FINAL = ("done", "failed", "cancelled")
 JOB_STATES = ("pending", "waiting", "starting", "running", "done", "failed", "cancelled", "stopped")
 ATTEMPT_STATES = ("intent", "prepared", "released", "ended")
@@ -60,6 +72,9 @@ def told_as_damage(folder: Path) -> Iterator[None]:
 def check_values(folder: Path, store: Store) -> None:
     """Refuse values that cannot be what was written."""
     with told_as_damage(folder):
+        meta = store.meta()
+        for key in _NEEDED:
+            _among(key, meta)
         jobs = {row["name"]: row for row in store.jobs()}
         attempts = {(row["job"], row["attempt"]): row for row in store.attempts()}
         for name, row in jobs.items():
