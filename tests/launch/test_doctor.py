@@ -1,10 +1,13 @@
 import json
 import socket
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paceline.launch import probe as probes
 from paceline.launch.doctor import Finding, Wanted, examine, to_json
 from paceline.launch.probe import probe
 from paceline.live.switch_client import ControlPlane
@@ -53,6 +56,21 @@ def test_a_full_packet_goes_by_a_switch_and_comes_back(
         none = list(examine(Wanted(where)))[-1]
         assert (none.state, none.text) == ("bad", "no token was given, and the switch asks for one")
         assert ControlPlane.parse(where, TOKEN).call("GET", "/v1/jobs")["jobs"] == [], "no job is left behind"
+
+
+def test_compiling_on_a_fresh_machine_does_not_cost_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, real = [], probes._packet
+
+    def slow_at_first(*given: Any) -> bytes:
+        if not made:
+            time.sleep(6.0)
+        made.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(probes, "_packet", slow_at_first)
+    with running(token=TOKEN, lease_s=4.0) as switch:
+        echo = probe(ControlPlane.parse(f"127.0.0.1:{switch.port}", TOKEN))
+    assert echo.answered, echo.error
 
 
 def test_a_switch_that_takes_packets_and_gives_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
