@@ -102,7 +102,7 @@ def watch(page: Browser, url: str, transcript: Transcript, picture: Path) -> Non
     page.wait(lambda: page.count("#memory .areas path") >= 2, "both in the switch's memory", LIMIT_S)
     transcript.note("browser: both hold memory of the switch")
     time.sleep(8.0)
-    page.screenshot(picture)
+    page.screenshot(picture, full=True)
 
 
 def main() -> None:
