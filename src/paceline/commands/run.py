@@ -81,9 +81,14 @@ def run(
     clean: Annotated[
         bool, typer.Option("--clean", help="Remove what killed measurements left on this machine, and end.")
     ] = False,
-    grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
+    grace: Annotated[
+        float, typer.Option(min=0.0, max=1e8, help="Seconds between SIGTERM and SIGKILL.")
+    ] = 5.0,
     patience: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to wait for servers to come back when nothing else fits.")
+        float,
+        typer.Option(
+            min=0.0, max=1e8, help="Seconds to wait for servers to come back when nothing else fits."
+        ),
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="For rand and bco-plus.")] = 0,
     no_later: Annotated[

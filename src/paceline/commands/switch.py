@@ -84,10 +84,14 @@ def switch(
         int, typer.Option(min=0, help="Most aggregators of one job in a shard; 0: all of them.")
     ] = 0,
     lease: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.5, help="A job that is silent for so long is evicted.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.5, max=1e8, help="A job that is silent for so long is evicted."
+        ),
     ] = 10.0,
     drain_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.0, help="How long SIGTERM waits for jobs to leave.")
+        float,
+        typer.Option(metavar="SECONDS", min=0.0, max=1e8, help="How long SIGTERM waits for jobs to leave."),
     ] = 30.0,
     drop: Annotated[float, typer.Option(metavar="P", help="For tests: lose packets, in and out.")] = 0.0,
     duplicate: Annotated[
