@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.commands.run_view import headline
 from paceline.errors import UserError
 from paceline.launch.control import find_run
 from paceline.launch.store import FILE, VERSION, Store
@@ -130,3 +131,14 @@ def test_a_run_that_is_being_written_is_not_seen(tmp_path: Path, monkeypatch: py
     scene.create()
     assert scene.states() == {"a": "pending"}
     assert sorted(path.name for path in scene.run_dir.iterdir()) == ["attempts", "down", FILE]
+
+
+def test_entries_that_a_damaged_file_has_lost_come_from_what_was_asked_for(tmp_path: Path) -> None:
+    """One wrong bit in a key is enough: `launc|er`."""
+    store = Store.create(tmp_path)
+    store.set_meta(began=1.0, request={"launcher": "slurm", "policy": "ff"}, state="done")
+    meta = store.meta()
+    assert (meta["launcher"], meta["policy"], meta["objective"]) == ("slurm", "ff", "unknown")
+    assert (meta["run_id"], meta["ended"]) == ("", None)
+    assert headline(store, 2.0)[1] == "launcher slurm, policy ff, plans for nothing known"
+    store.close()

@@ -191,9 +191,10 @@ def headline(store: "Store", now: float) -> list[str]:
     alive = planner_alive(store.folder)
     state = meta["state"] if alive or meta["state"] != "running" else "left by its planner"
     end = meta["ended"] if meta["ended"] and not alive else now
+    aim = OBJECTIVES.get(meta["objective"], "nothing known")
     lines = [
         f"run {store.folder}: {state} after {format_seconds(round(end - meta['began'], 1))}, {told}",
-        f"launcher {meta['launcher']}, policy {meta['policy']}, plans for {OBJECTIVES[meta['objective']]}",
+        f"launcher {meta['launcher']}, policy {meta['policy']}, plans for {aim}",
     ]
     if not alive and meta["state"] in ("new", "running", "stopped"):
         lines.append(f"no planner is alive; go on with it: paceline run --resume {store.folder}")

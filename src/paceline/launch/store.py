@@ -272,9 +272,10 @@ class Store:
     def meta(self) -> dict[str, Any]:
         rows = self._found("SELECT * FROM meta")
         try:
-            return {row["key"]: json.loads(row["value"]) for row in rows}
+            found = {row["key"]: json.loads(row["value"]) for row in rows}
         except (LookupError, TypeError, ValueError) as error:
             raise self._trouble(error) from None
+        return _with_what_is_lost(found) if "request" in found else found
 
     def jobs(self) -> list[Row]:
         return self._rows("SELECT * FROM jobs ORDER BY position")
@@ -444,6 +445,16 @@ def read_tables(folder: Path) -> tuple[Row, dict[str, list[Row]]]:
         raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
     finally:
         store.close()
+
+
+def _with_what_is_lost(meta: dict[str, Any]) -> dict[str, Any]:
+    """A damaged file that was put together anew may lack entries: what was asked for has some of them once more."""
+    asked = meta["request"]
+    for key in ("launcher", "policy", "objective"):
+        meta.setdefault(key, asked.get(key, "unknown"))
+    for key, value in (("run_id", ""), ("state", "unknown"), ("ended", None)):
+        meta.setdefault(key, value)
+    return meta
 
 
 def read_run(folder: Path) -> RunData:
