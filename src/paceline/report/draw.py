@@ -17,6 +17,8 @@ _CHARACTER = 6.8
 _HOVERS_MAX = 1500
 """With more bars or dots than this, they are drawn as one shape a colour, without titles."""
 _AREA_POINTS_MAX = 480
+_SLANTED_MAX = 26
+"""Letters of a label that has to be slanted."""
 
 
 def svg(chart: Chart, name: str = "chart", width: int = WIDTH) -> str:
@@ -41,8 +43,13 @@ class _Drawing:
         room = (self.right - self.left) / max(len(self.labels), 1)
         longest = max((len(_plain(label)) for label in self.labels), default=0) * _CHARACTER
         self.slanted = longest > room
-        foot = min(150.0, 0.62 * longest + 16) if self.slanted else 22.0
-        self.bottom = chart.height - foot - (20.0 if chart.x else 2.0)
+        longest = min(longest, _SLANTED_MAX * _CHARACTER)
+        foot = 0.62 * longest + 16 if self.slanted else 22.0
+        # Slanted labels lie below the chart, and reach to the left of the first of them.
+        self.height = chart.height + foot - 22.0
+        if self.slanted:
+            self.left = max(self.left, 0.78 * longest - room / 2 + 8)
+        self.bottom = self.height - foot - (20.0 if chart.x else 2.0)
         self.x0, self.x1 = chart.x_range or self._extent("x")
         self.y0, self.y1 = chart.y_range or self._extent("y")
 
@@ -67,7 +74,7 @@ class _Drawing:
                 parts.append(self._dots(series))
         return (
             f'<svg id="{html.escape(self.name)}" class="chart" xmlns="http://www.w3.org/2000/svg" role="img"'
-            f' viewBox="0 0 {self.width} {chart.height}" font-family="system-ui, sans-serif" font-size="12"'
+            f' viewBox="0 0 {self.width} {self.height:.0f}" font-family="system-ui, sans-serif" font-size="12"'
             f' aria-label="{html.escape(_plain(chart.title or chart.y or self.name))}">'
             + "".join(parts)
             + "".join(over)
@@ -137,7 +144,7 @@ class _Drawing:
                 parts.append(_label(self._at_x(tick), self.bottom + 16, _number(tick), "middle"))
         parts.append(_rule(self.left, self.bottom, self.right, self.bottom, 0.6))
         if chart.x:
-            parts.append(_label((self.left + self.right) / 2, chart.height - 5, chart.x, "middle", 0.75))
+            parts.append(_label((self.left + self.right) / 2, self.height - 5, chart.x, "middle", 0.75))
         if chart.y:
             middle = (self.top + self.bottom) / 2
             parts.append(
@@ -160,7 +167,7 @@ class _Drawing:
             return _label(x, self.bottom + 16, label, "middle")
         y = self.bottom + 12
         plain = _plain(label)
-        short = plain if len(plain) <= 30 else plain[:29] + "…"
+        short = plain if len(plain) <= _SLANTED_MAX else plain[: _SLANTED_MAX - 1] + "…"
         return (
             f'<text x="{x:.0f}" y="{y:.0f}" transform="rotate(-38 {x:.0f} {y:.0f})" text-anchor="end" font-size="11"'
             f' fill="currentColor">{html.escape(short)}</text>'
@@ -370,7 +377,7 @@ def _ticks(low: float, high: float, count: float) -> list[float]:
     """Round figures between both ends, about so many."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw * 0.999)
+    step = min((step * power for step in (1, 2, 5, 10)), key=lambda step: abs(math.log(step / raw)))
     first = math.ceil(low / step - 1e-9)
     return [tick * step for tick in range(first, math.floor(high / step + 1e-9) + 1)]
 
