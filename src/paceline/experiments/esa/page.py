@@ -54,7 +54,9 @@ def write_page(
 ) -> None:
     """One self-contained file."""
     mode = (
-        "quick: smaller models, few workloads, two seeds, a short search" if quick else "two seeds a workload"
+        "quick: smaller models, few workloads, two seeds, a short search"
+        if quick
+        else "two seeds a workload, twelve with loss"
     )
     page = Page(
         "ESA: switch memory shared by preemption and priority",
