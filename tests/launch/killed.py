@@ -9,6 +9,7 @@ to 20 seconds later.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -98,8 +99,19 @@ def what_is_left(command: list[str], run_dir: Path, latest_s: float, chance: ran
         time.sleep(0.2)  # others have namespaces and memory too, and give them back
         new = {place: names & new[place] for place, names in on_this_machine().items()}
     for place, names in new.items():
-        left += [f"{place}/{name}" for name in sorted(names - before[place])]
+        left += [
+            f"{place}/{name}" for name in sorted(names - before[place]) if not _is_used(f"{place}/{name}")
+        ]
     return ", ".join(left)
+
+
+def _is_used(path: str) -> bool:
+    """Whether a process was started with this path: the run's own are gone by now, so it is somebody else's."""
+    lines = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            lines.append((process / "cmdline").read_bytes())
+    return any(path.encode() in line for line in lines)
 
 
 def main() -> int:
