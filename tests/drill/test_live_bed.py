@@ -1,8 +1,14 @@
 """What strikes a live drill strikes the path that it says, and no other."""
 
+import contextlib
 import errno
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +46,40 @@ def test_a_narrow_path_is_that_to_the_switch_alone() -> None:
             assert _send(here, source, star.hub_address) == 0
         finally:
             bed.__exit__()
+
+
+def test_workers_end_with_a_driver_that_is_killed() -> None:
+    """Also while they do not look whether it is there: another process holds what they read from open."""
+    program = (
+        "import subprocess, time\n"
+        "from paceline.drill.live_bed import LiveBed\n"
+        "bed = LiveBed(2, 1, 16, 0.001)\n"
+        "bed._start_workers()\n"
+        "holder = subprocess.Popen(['sleep', '120'], pass_fds=[each.fileno() for each in bed._inputs])\n"
+        "print(holder.pid, *(process.pid for process in bed._processes), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    holder, *workers = (int(word) for word in driver.stdout.readline().split())
+    driver.kill()
+    driver.wait(30)
+    driver.stdout.close()
+    try:
+        assert len(workers) == 2
+        until = time.monotonic() + 60
+        while any(_runs(pid) for pid in workers):
+            assert time.monotonic() < until, "a worker outlives its driver"
+            time.sleep(0.01)
+    finally:
+        for pid in (holder, *workers):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from paceline.bench.processes import ChildError, Children
+from paceline.bench.processes import ChildError, Children, die_with_parent
 from paceline.drill.live_worker import ROUND, WorkerSpec
 from paceline.drill.plan import SWITCH
 from paceline.emulation import namespaces
@@ -159,6 +159,7 @@ class LiveBed:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
+                    preexec_fn=die_with_parent,
                 )
             assert process.stdin is not None
             assert process.stdout is not None
