@@ -10,13 +10,13 @@ import pytest
 from paceline.experiments.esa import experiment as esa
 from paceline.experiments.esa import points as esa_points
 from paceline.experiments.esa.page import claim
-from paceline.experiments.esa.points import ALONE, LAST, ON_TOP, EsaPoint, all_points
+from paceline.experiments.esa.points import ALONE, BARE, LAST, ON_TOP, EsaPoint, all_points
 from paceline.experiments.esa.workloads import EsaWorkload, bdp_slots, full_list, quick_list
 from paceline.experiments.sweep import Sweep
 
 SCARCE = EsaWorkload("like", 0.25, 0.25, lengths=(2, 2), workers=4, size_bytes=200_000)
 MIXED = EsaWorkload("lengths", 4, 4, lengths=(1, 4), workers=4, size_bytes=200_000)
-PARTS = [variant.name for variant in (*ALONE, *LAST, ON_TOP)]
+PARTS = [variant.name for variant in (BARE, *ALONE, *LAST, ON_TOP)]
 
 
 def read(path: Path) -> list[dict[str, str]]:

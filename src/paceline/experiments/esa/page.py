@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.experiments.esa.points import ALONE, CEILING, LAST, ON_TOP
+from paceline.experiments.esa.points import ALONE, BARE, CEILING, LAST, ON_TOP
 from paceline.experiments.esa.workloads import bdp_slots
 from paceline.generated import table
 from paceline.report.chart import Chart
@@ -79,9 +79,9 @@ def write_page(
             page.table(*_others(part))
     page.heading("What each part is worth")
     page.text(
-        "Early release: never over ATP. Preemption: always-preempt over never. Then each part alone (always-preempt "
-        "over always-preempt with it) and last (ESA-plus without it over ESA-plus). Above 1 it helps. Urgent layers "
-        "first is the hosts' own order of sending, which no policy has in the comparisons above."
+        "Early release: never over ATP. Preemption: always-preempt over never. Then each part alone (ESA-plus without "
+        "any rule over it with this one) and last (ESA-plus without it over ESA-plus), all with ESA-plus's settings. "
+        "Above 1 it helps. Urgent layers first is the hosts' own order of sending, which no policy has above."
     )
     page.table(*_parts(pairs))
     page.heading("Priority and short jobs")
@@ -133,7 +133,7 @@ def _parts(pairs: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
             pair["setting"],
             _ratio(pair, "atp", "never"),
             _ratio(pair, "never", "always-preempt"),
-            *[_ratio(pair, "always-preempt", name) for name in alone],
+            *[_ratio(pair, BARE.name, name) for name in alone],
             *[pair.get(f"{name} / esa-plus") for name in last],
             _ratio(pair, "esa-plus", ON_TOP.name),
         ]

@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """`esa-plus` with other rules: what is one of them worth alone, over `always-preempt`, or as the last one?"""
+    """`esa-plus` with other rules: what is one of them worth alone, over none, or as the last one?"""
 
     name: str
     rules: tuple[str, ...]
@@ -56,6 +56,8 @@ class Variant:
 
 
 _ALL = tuple(sorted(RULES))
+BARE = Variant("no rule", (), False)
+"""`always-preempt`, with the settings of `esa-plus`."""
 ALONE = (
     Variant("+ mark", ("mark",), False),
     Variant("+ priority in memory", ("priority",), False),
@@ -176,7 +178,7 @@ def run_point(point: EsaPoint) -> list[Row]:
         grid = [] if policy in WALKED else starts(policy, lossy)
         found[policy], _ = best_of([*shared, *grid], bench.cost_of(policy))
     rows = [bench.measure(policy, policy, found[policy]) for policy in policies]
-    for variant in (*ALONE, *LAST, ON_TOP):
+    for variant in (BARE, *ALONE, *LAST, ON_TOP):
         rows.append(_measure_variant(bench, variant, found["esa-plus"]))
     rows.append(_measure_ceiling(bench, found["esa-plus"], found["switchml"]))
     return rows
