@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from paceline.report.chart import COLOURS, Chart, Span
+from paceline.report.chart import COLOURS, Chart, GanttBar
 from paceline.report.draw import svg
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -70,7 +70,7 @@ def test_a_long_area_has_no_more_points_than_pixels_can_show() -> None:
 
 def test_many_gantt_bars_become_one_shape_a_colour() -> None:
     chart = Chart(rows=[(0.5, "server")], y_range=(100.0, 0.0))
-    chart.spans("jobs", [Span(i / 7, 3.0, i % 100, 1, f"job-{i}", "why " * 20) for i in range(30_000)])
+    chart.spans("jobs", [GanttBar(i / 7, 3.0, i % 100, 1, f"job-{i}", "why " * 20) for i in range(30_000)])
     drawn = svg(chart)
     assert len(drawn) < 800_000
     assert not _marks(ET.fromstring(drawn), "rect")
@@ -78,7 +78,9 @@ def test_many_gantt_bars_become_one_shape_a_colour() -> None:
 
 def test_a_gantt_bar_lies_on_its_rows_with_its_name_where_there_is_room() -> None:
     chart = Chart(rows=[(1.0, "a"), (3.0, "b")], y_range=(4.0, 0.0), x_range=(0.0, 10.0), height=200)
-    chart.spans("x", [Span(0, 10, 0, 2, "wide", "why"), Span(0, 0.01, 2, 2, "narrow", "too")], COLOURS[1])
+    chart.spans(
+        "x", [GanttBar(0, 10, 0, 2, "wide", "why"), GanttBar(0, 0.01, 2, 2, "narrow", "too")], COLOURS[1]
+    )
     drawn = _drawn(chart)
     wide, narrow = _marks(drawn, "rect")
     assert _number(wide, "y") < _number(narrow, "y")
@@ -91,8 +93,8 @@ def test_a_gantt_bar_lies_on_its_rows_with_its_name_where_there_is_room() -> Non
 
 def test_hatched_bars_share_one_pattern() -> None:
     chart = Chart(rows=[(0.5, "a")], y_range=(1.0, 0.0))
-    chart.spans("x", [Span(0, 1, 0, 1, hatched=True)])
-    chart.spans("y", [Span(1, 1, 0, 1, hatched=True)])
+    chart.spans("x", [GanttBar(0, 1, 0, 1, hatched=True)])
+    chart.spans("y", [GanttBar(1, 1, 0, 1, hatched=True)])
     drawn = svg(chart, "figure-7")
     assert drawn.count('id="figure-7-hatch"') == 1
     assert drawn.count("url(#figure-7-hatch)") == 2

@@ -12,7 +12,7 @@ Values = Sequence[float | None]
 
 
 @dataclass(frozen=True)
-class Span:
+class GanttBar:
     """A bar of a Gantt chart: some neighbouring rows, for a time."""
 
     start: float
@@ -37,7 +37,7 @@ class Series:
     high: Values = ()
     texts: Sequence[str] = ()
     """Beside bars, or under the mouse over dots."""
-    spans: Sequence[Span] = ()
+    spans: Sequence[GanttBar] = ()
     dash: str = ""
     width: float = 2.0
     steps: bool = False
@@ -109,7 +109,7 @@ class Chart:
     ) -> None:
         self._add("dots", name, colour, x=x, y=y, width=radius, texts=texts)
 
-    def spans(self, name: str, spans: Sequence[Span], colour: str = "") -> None:
+    def spans(self, name: str, spans: Sequence[GanttBar], colour: str = "") -> None:
         self._add("spans", name, colour, spans=spans)
 
     def _add(self, kind: str, name: str, colour: str, **rest: object) -> None:

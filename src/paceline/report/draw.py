@@ -8,7 +8,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from paceline.report.chart import Chart, Series, Span
+from paceline.report.chart import Chart, GanttBar, Series
 
 WIDTH = 960
 DASHES = {"": "", "dash": ' stroke-dasharray="7 4"', "dot": ' stroke-dasharray="2 4"'}
@@ -341,7 +341,7 @@ class _Drawing:
         before = self.chart.series[: self.chart.series.index(series)]
         return any(span.hatched for each in before for span in each.spans)
 
-    def _box(self, span: Span) -> tuple[float, float, float, float]:
+    def _box(self, span: GanttBar) -> tuple[float, float, float, float]:
         left, right = self._at_x(span.start), min(self._at_x(span.start + span.length), self.right)
         top, bottom = self._at_y(span.row), self._at_y(span.row + span.rows)
         gap = min(1.0, 0.06 * (bottom - top))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from paceline.report.chart import COLOURS, Chart, Span
+from paceline.report.chart import COLOURS, Chart, GanttBar
 from paceline.report.run.read import RunData
 from paceline.schedule.model import Floats
 from paceline.schedule.plan import Schedule
@@ -100,7 +100,7 @@ def schedule_figure(schedule: Schedule) -> Chart:
     cluster, problem = schedule.problem.cluster, schedule.problem
     unit, scale = axis_unit(schedule.makespan_s)
     sizes = sorted({job.gpus for job in problem.jobs})
-    bars: dict[int, list[Span]] = {size: [] for size in sizes}
+    bars: dict[int, list[GanttBar]] = {size: [] for size in sizes}
     for job, placement in zip(problem.jobs, schedule.placements, strict=True):
         for segment in placement.segments:
             where = ", ".join(f"{n} on {s}" for s, n in cluster.by_server(segment.gpus).items())
@@ -110,7 +110,7 @@ def schedule_figure(schedule: Schedule) -> Chart:
             )
             start, length = segment.start_s / scale, (segment.end_s - segment.start_s) / scale
             bars[job.gpus] += [
-                Span(start, length, first, count, placement.job, text)
+                GanttBar(start, length, first, count, placement.job, text)
                 for first, count in slot_runs([server.gpus for server in cluster.servers], segment.gpus)
             ]
     named = [
@@ -134,7 +134,7 @@ def run_figure(run: RunData, until_s: float | None = None) -> Chart:
     named = []
     for name, colour in job_colours(run).items():
         bars = [
-            Span(
+            GanttBar(
                 each.start_s,
                 max(each.end_s - each.start_s, until_s / 500),
                 first,
@@ -162,7 +162,7 @@ def job_colours(run: RunData) -> dict[str, str]:
     return {job["name"]: COLOURS[i % len(COLOURS)] for i, job in enumerate(run.jobs)}
 
 
-def _chart(named: Iterable[tuple[str, str, list[Span]]], servers: Sequence[tuple[str, int]]) -> Chart:
+def _chart(named: Iterable[tuple[str, str, list[GanttBar]]], servers: Sequence[tuple[str, int]]) -> Chart:
     """Bars by name and colour, over an axis of servers and their slots."""
     first = np.concatenate(([0], np.cumsum([slots for _, slots in servers]))).astype(float).tolist()
     chart = Chart(

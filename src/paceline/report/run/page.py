@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.report.chart import COLOURS, Chart, Span
+from paceline.report.chart import COLOURS, Chart, GanttBar
 from paceline.report.gantt import job_colours, run_figure
 from paceline.report.page import Page
 from paceline.report.run.logs import why_it_failed
@@ -366,7 +366,7 @@ def paths_figure(run: RunData, until_s: float | None = None) -> Chart:
     )
     for path in dict.fromkeys(span.what for span in run.paths):
         spans = [
-            Span(
+            GanttBar(
                 span.start_s,
                 max(span.end_s - span.start_s, run.end_s / 500),
                 shown.index(span.job) + 0.2,
