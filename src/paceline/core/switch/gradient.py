@@ -77,9 +77,11 @@ def handle_gradient(switch: Switch, s: int, packet: Any, buffer: Any, row: int, 
     if holds(slot, packet):
         meets = overlap_of(slot, packet)
         if meets == OVERLAPPING:
-            if flush == 0 or (config.rules & ANSWERS != 0 and slot.gone == NO_BITS):
+            alone = packet.fan_in_upper == 1 and slot.gone == NO_BITS
+            if flush == 0 or (config.rules & ANSWERS != 0 and alone):
                 # Sent again, while another's is missing that will be sent again too. As far as is known here nothing
-                # of the chunk is elsewhere; if it is, its custodian asks for this.
+                # of the chunk is elsewhere; if it is, its custodian asks for this. In several racks what is missing
+                # here may have gone another way, and nobody would ask.
                 switch.counters[s, job, DUPLICATES] += 1
                 return CONSUMED
         elif meets == OTHER_OWNER:

@@ -99,10 +99,7 @@ AGGREGATOR = np.dtype(
         ("window", "i4"),  # the least window of its contributors, in chunks
         ("gone", "u8"),  # `esa-plus`: contributions to its chunk that left for the custodian before
         ("mark_gone", "u8"),  # `esa-plus`: contributions that left of the chunk in `mark`
-        (
-            "left",
-            "i4",
-        ),  # `esa-plus`: empty, but the sum of `chunk` is still here, for this job less one; 0: it is not
+        ("left", "i4"),  # `esa-plus`: empty, with the sum of `chunk` still here, of this job less one; or 0
         ("mark", "u4"),  # `esa-plus`: `mark_of` the chunk that last lost its place here, or found none
         ("fan_in", "i2"),  # contributions that make the rack's sum full
         ("fan_in_upper", "i2"),  # racks that make the upper sum full

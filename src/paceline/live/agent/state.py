@@ -291,10 +291,7 @@ TASK = np.dtype(
     [
         ("ticket", "i8"),  # its number; -1: none
         ("address", "i8"),  # where its numbers are
-        (
-            "exponents",
-            "i8",
-        ),  # where the agreed exponents of its blocks are, and behind them the steps of its patches
+        ("exponents", "i8"),  # where its blocks' agreed exponents are, and then the steps of its patches
         ("timeout_ns", "i8"),  # the time it may take
         ("deadline_ns", "i8"),  # when that is over
         ("first", "i8"),  # its first chunk in the stream
