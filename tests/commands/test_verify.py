@@ -34,3 +34,12 @@ def test_verdicts_and_exit_codes(
     assert paceline(monkeypatch, "verify", x, y, z) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2, told
+
+
+def test_runs_without_a_result_are_not_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x", "y"):
+        PassportWriter(tmp_path / name, Owner("a", "0", 0, 1)).close()
+    assert paceline(monkeypatch, "verify", str(tmp_path / "x"), str(tmp_path / "y")) == 2
+    assert "no result" in capsys.readouterr().err

@@ -21,7 +21,7 @@ def verify(
 
     With one run, its ranks are compared among themselves.
 
-    Exit code: 0 the same bits; 1 different, and where they first part; 2 no passports, or damaged ones.
+    Exit code: 0 the same bits; 1 different, and where they first part; 2 no passports, empty or damaged ones.
 
     Examples:
 
@@ -39,6 +39,8 @@ def verify(
         raise UserError("one run, or two to compare", place="verify")
     read = [read_run(path) for path in runs]
     verdict = compare(*read)
+    if verdict.same and verdict.reductions == 0:
+        raise UserError("the passports hold no result, so there is nothing to compare", place="verify")
     if json_file:
         write_json(json_file, verdict.as_json())
     if json_file != "-":
