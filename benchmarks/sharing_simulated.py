@@ -10,11 +10,8 @@ from typing import Any
 
 from benchmarks.sharing_run import MTU, Setting
 from paceline.core.priority import MIDDLE
-from paceline.core.sender.congestion import QUEUE_NS
-from paceline.core.wire import HEADER_BYTES
 from paceline.emulation.namespaces import BURST_BYTES, QUEUE_BYTES
-from paceline.live.agent import setup
-from paceline.live.agent.config import AgentConfig
+from paceline.experiments.live.predict import agent_tables
 from paceline.live.net.sockets import elements_for
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
@@ -24,8 +21,6 @@ _SEEDS = (1, 2, 3)
 
 def scenario_of(setting: Setting) -> Scenario:
     """The row as a scenario."""
-    elements = elements_for(MTU)
-    window = AgentConfig.window_bytes // (4 * elements + HEADER_BYTES)
     job: dict[str, Any] = {
         "workers": 4,
         "iterations": setting.steps,
@@ -50,39 +45,10 @@ def scenario_of(setting: Setting) -> Scenario:
             "queue": QUEUE_BYTES,
             "burst": BURST_BYTES,
             "ecn": "100 MB",
-            "elements": elements,
+            "elements": elements_for(MTU),
             **racks,
         },
-        "hosts": {
-            "wake": "12 us",
-            "wake_spread": 1.0,
-            "turn": "15 us",
-            "packet": "2 us",
-            "train": "64 kB",
-            "cores": 2,
-        },
-        "switch": {"slots": setting.slots, "stale": "100 ms"},
-        "transport": {
-            "queue_target": f"{QUEUE_NS} ns",
-            "window": window,
-            "window_start": AgentConfig.window_start,
-            "rto_min": f"{setup.RTO_MIN_NS} ns",
-            "rto_max": f"{setup.RTO_MAX_NS} ns",
-            "rto_start": f"{setup.RTO_START_NS} ns",
-            "reorder_chunks": setup.REORDER_CHUNKS,
-            "reorder_rtts": 2.0,
-            "resends_max": 1_000_000,
-            "increase": max(1.0, window / 64),
-            # Agents ask, whatever the switch does.
-            "recovery": "ask",
-        },
-        "custodians": {
-            "placement": "workers",
-            "patience": f"{setup.PATIENCE_MIN_NS} ns",
-            "patience_max": f"{setup.PATIENCE_MAX_NS} ns",
-            "patience_rtts": setup.PATIENCE_RTTS,
-            "eager": True,
-        },
+        **agent_tables(MTU, setting.slots),
         "faults": {"loss": setting.loss},
         "job": [{**job, "name": f"job{number}"} for number in range(setting.jobs)],
     }

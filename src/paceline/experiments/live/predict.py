@@ -41,7 +41,7 @@ IP_TCP_BYTES = 52
 DELAY = "20 us"
 JITTER = 0.02
 HOSTS = {"wake": "12 us", "wake_spread": 1.0, "turn": "15 us", "packet": "2 us", "train": "64 kB", "cores": 2}
-"""Programs on two cores, as `benchmarks.sharing` has them."""
+"""Programs on two cores, as measured (docs/simulating.md)."""
 LAYERS = 5
 """Of the network of `training.py`."""
 SEEDS = (1, 2, 3)
@@ -175,7 +175,7 @@ def scenario_of(cell: dict[str, Any], calibration: Calibration) -> Scenario:
             "name": "live",
             "horizon": "9000 s",
             "network": network,
-            **({} if ring else {"hosts": HOSTS, **_protocol()}),
+            **({} if ring else agent_tables(MTU, _slots())),
             "faults": faults,
             "job": jobs,
         }
@@ -198,15 +198,17 @@ def _network(ring: bool) -> dict[str, Any]:
     return found if ring else {**found, "burst": BURST_BYTES, "ecn": "100 MB"}
 
 
-def _protocol() -> dict[str, Any]:
-    """The agent's and the switch's constants."""
-    elements = elements_for(MTU)
-    window = AgentConfig.window_bytes // (4 * elements + HEADER_BYTES)
+def _slots() -> int:
+    """Aggregators of the switch of every cell."""
+    return parse_size_bytes(SWITCH_MEMORY) // (4 * elements_for(MTU) + AGGREGATOR.itemsize)
+
+
+def agent_tables(mtu: int, slots: int) -> dict[str, Any]:
+    """What a scenario says of hosts, switch, transport and custodians where live agents and switches run."""
+    window = AgentConfig.window_bytes // (4 * elements_for(mtu) + HEADER_BYTES)
     return {
-        "switch": {
-            "slots": parse_size_bytes(SWITCH_MEMORY) // (4 * elements + AGGREGATOR.itemsize),
-            "stale": "100 ms",
-        },
+        "hosts": HOSTS,
+        "switch": {"slots": slots, "stale": "100 ms"},
         "transport": {
             "queue_target": f"{QUEUE_NS} ns",
             "window": window,
