@@ -171,3 +171,16 @@ def free_address() -> str:
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{made.getsockname()[1]}"
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """The document with the JSON merge patch applied, as the page does it."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result

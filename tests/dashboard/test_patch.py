@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.dashboard.patch import difference, merged
+from paceline.dashboard.hub import difference
+from tests.dashboard.scenes import merged
 
 LEAVES = st.one_of(st.booleans(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
 DOCUMENTS = st.dictionaries(

@@ -13,10 +13,9 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
-from paceline.dashboard.patch import merged
 from paceline.dashboard.run_source import RunSource
 from paceline.http_limits import IDLE_MAX
-from tests.dashboard.scenes import TOKEN, WrittenRun, get, lag_figures, post, served, status_of
+from tests.dashboard.scenes import TOKEN, WrittenRun, get, lag_figures, merged, post, served, status_of
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.dashboard.run_source import JobFiles, RunSource
+from paceline.dashboard.run_source import RunSource
 from paceline.dashboard.views import StragglerView, as_json
 from paceline.errors import UserError
 from paceline.launch.store import Row
+from paceline.report.run.logs import attempt_folder, end_of, logs_of
 from paceline.report.run.read import RunData
 
 EVENTS = 30
@@ -71,13 +72,13 @@ def job_detail(run: RunSource, name: str, rank: int = 0, attempt: int = 0) -> di
     row = next((row for row in data.jobs if row["name"] == name), None)
     if row is None:
         raise UserError(f"there is no job {name!r}", place=str(run.folder))
-    files = JobFiles(run.folder, name)
     attempt = attempt or int(row["attempt"])
-    ranks = files.ranks(attempt)
-    rank = rank if rank in ranks else (ranks or [0])[0]
-    log, curves = files.tail(attempt, rank), _curves(data, run, name)
+    logs = logs_of(attempt_folder(run.folder, name, attempt))
+    ranks = list(logs)
+    rank = rank if rank in logs else (ranks or [0])[0]
+    log, curves = end_of(logs[rank]) if logs else "", _curves(data, run, name)
     loss_from = "told" if "loss" in curves else ""
-    if not loss_from and (read := losses_in(files.tail(attempt, 0))):
+    if not loss_from and 0 in logs and (read := losses_in(end_of(logs[0]))):
         curves["loss"] = Curve(tuple(float(i) for i in range(len(read))), tuple(read))
         loss_from = "log"
     attempts = tuple(_attempt(data, each) for each in data.attempts if each["job"] == name)

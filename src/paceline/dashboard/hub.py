@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from paceline.dashboard.patch import difference
 from paceline.dashboard.run_source import RunSource
 from paceline.dashboard.switch_source import SwitchSource
 from paceline.dashboard.views import Snapshot, as_json
@@ -124,6 +123,19 @@ class Hub:
 def message(event: str, data: Json) -> str:
     """One server-sent event."""
     return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def difference(before: Any, after: Any) -> Any:
+    """The JSON merge patch (RFC 7386) that makes `after` of `before`; no None in either, lists are replaced whole."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            if inner := difference(old, value):
+                patch[key] = inner
+        elif key not in before or old != value:
+            patch[key] = value
+    return patch
 
 
 def _unique(name: str, index: int, runs: Sequence[RunSource]) -> str:

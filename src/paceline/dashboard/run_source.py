@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -443,42 +442,3 @@ def open_run(
         return RunSource(folder, rules, callback)
     except (sqlite3.DatabaseError, KeyError, json.JSONDecodeError) as error:
         raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None
-
-
-@dataclass(frozen=True)
-class JobFiles:
-    """The logs of a job's attempts."""
-
-    folder: Path
-    job: str
-
-    def attempts(self) -> list[int]:
-        """Those that have a folder."""
-        found = self.folder.glob(f"attempts/{_plain(self.job)}.*")
-        return sorted(
-            int(path.name.rpartition(".")[2]) for path in found if path.name.rpartition(".")[2].isdigit()
-        )
-
-    def ranks(self, attempt: int) -> list[int]:
-        """Those that have a log."""
-        folder = self.folder / "attempts" / f"{self.job}.{attempt}"
-        logs = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.log"))
-        return sorted(int(rank) for rank in logs if rank.isdigit())
-
-    def tail(self, attempt: int, rank: int, most_bytes: int = 32_768) -> str:
-        """The end of a rank's log, from the start of a line."""
-        path = self.folder / "attempts" / f"{self.job}.{attempt}" / f"rank-{rank}.log"
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - most_bytes))
-                data = file.read()
-        except OSError:
-            return ""
-        if size > most_bytes:
-            data = data.partition(b"\n")[2]
-        return data.decode(errors="replace")
-
-
-def _plain(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
