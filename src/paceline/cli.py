@@ -93,6 +93,6 @@ def _arguments() -> list[str]:
 
 
 def _leave_quietly() -> None:
-    """Whoever read our output has seen enough (`| head`): no error. Nothing more may be written, not even at exit."""
+    """The reader of our output has gone (`| head`): no error. Nothing more may be written, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(EXIT_OK)

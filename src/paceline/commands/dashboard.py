@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 HELP = """Show runs and switches in the browser, live: jobs, slots, cluster, switch memory, stragglers, events.
 
 RUN is a run's folder, or its name below `runs/`; without one, and without --switch, the newest run below this folder.
-Whoever can reach the page may look; to cancel a job, change its priority, pause the queue or add a job takes the token,
-which is printed here. Ends on Ctrl-C; the runs go on.
+Everybody who can reach the page may look. To cancel a job, change its priority, pause the queue or add a job takes the
+token, which is printed here. Ends on Ctrl-C; the runs go on.
 
 Examples:
 

@@ -64,7 +64,7 @@ class RunSource:
         """The switch's memory over time."""
         self._store = Store.open_to_read(folder)
         self._lock = threading.RLock()
-        """Held by whoever reads: the page's looks, a click, a scrape."""
+        """Held by every reader: the page's looks, a click, a scrape."""
         self._last = {"samples": 0, "switch_samples": 0, "events": 0}
         """The last row of each growing table that was read."""
         self._events: deque[Row] = deque(maxlen=EVENTS)

@@ -39,7 +39,7 @@ class StragglerRules(toml.Section):
     best: Annotated[float, Field(ge=0.0, le=1.0)] = 0.75
     """Score against its own best under which it is slow."""
     lag_min_ms: Annotated[float, Field(ge=0.0)] = 1.0
-    """Who lags by less is not slow, whatever the scores."""
+    """A worker that lags by less is not slow, whatever its scores."""
     callback: str = ""
     """`module:function`, called with a `StragglerView` whenever a worker becomes slow, and when it no longer is."""
 

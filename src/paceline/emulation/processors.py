@@ -29,7 +29,7 @@ class ProcessorGroup:
 
     @property
     def door(self) -> Path:
-        """Whoever writes 0 here is in."""
+        """A process that writes 0 here is in."""
         return self.path / "cgroup.procs"
 
     def command(self) -> list[str]:

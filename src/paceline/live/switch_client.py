@@ -38,7 +38,7 @@ class ControlError(Exception):
 
 
 class UntrustedSwitchError(ControlError):
-    """Whoever answers is not the switch that was asked for; nothing was sent there."""
+    """Another program answers than the switch that was asked for; nothing was sent there."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """TLS of a switch's control plane: its certificate, and how a client knows that it talks to the right switch.
 
-The job's key and the cluster's token travel there, so whoever reads along can take part in sums. A client knows its
+The job's key and the cluster's token travel there, so an eavesdropper could take part in sums. A client knows its
 switch in one of three ways:
 
 | by | how | what is checked |

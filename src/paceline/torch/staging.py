@@ -1,9 +1,9 @@
 """Tensors on devices: brought to host memory segment by segment, reduced there, and brought back.
 
 A segment is copied into pinned memory on a stream of its own while those before it are already on their way, and its
-result is copied back on another stream. The Work ends when the last of it is there, so whoever waits may use the tensor
-on any stream. Everything goes through torch's `Stream` and `torch.accelerator`: one code for all kinds of devices. No
-GPU has run it yet; the tests have a device that they emulate, whose copies are never late.
+result is copied back on another stream. The Work ends when the last of it is there, so a caller that waits may use the
+tensor on any stream. Everything goes through torch's `Stream` and `torch.accelerator`: one code for all kinds of
+devices. No GPU has run it yet; the tests have a device that they emulate, whose copies are never late.
 
 Ranks must begin reductions in one order, and segments are begun by a thread. So as long as that has something to do,
 reductions of CPU tensors go through it too (`behind`).

@@ -82,7 +82,7 @@ class PacelineWork(_Work):  # type: ignore[misc]
         self._before_end = action
 
     def wait_by(self, wait: Callable[[float], None]) -> None:
-        """Whoever waits for this may do so there, for so many seconds: quicker than being told by another thread."""
+        """A waiting caller may wait there, for so many seconds: quicker than being told by another thread."""
         self._wait_there = wait
 
     def when_ended(self, listener: Callable[[Exception | None], None]) -> None:

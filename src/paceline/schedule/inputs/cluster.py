@@ -55,7 +55,7 @@ class SwitchMemory(Section):
     payload: Annotated[Size, Field(gt=0)] = 256
     round_trip: Annotated[Seconds, Field(gt=0)] = 20e-6
     policy: Literal["esa", "atp", "switchml"] = "esa"
-    """Who gets an aggregator."""
+    """How the switch gives its aggregators to jobs: a policy."""
 
     @property
     def bytes_per_s(self) -> float:

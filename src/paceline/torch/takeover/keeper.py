@@ -101,7 +101,7 @@ class Iteration:
             self.policy.start(claim, now_ns - working_ns)
 
     def recall(self, now_ns: int) -> list[int]:
-        """Somebody waits: the ranks without a ledger that are recalled now. Who does not answer loses what it did."""
+        """Somebody waits: ranks without a ledger that are recalled now. One that does not answer loses what it did."""
         if not self._whole:
             return []
         self._waited_since_ns = self._waited_since_ns or now_ns
