@@ -4,8 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+# Half of the tests' time is waiting, for processes and timers: twice as many at a time as there are processors.
+TESTS_AT_ONCE ?= 4
 
-.PHONY: help install demo test quick check format docs site dist man bench allreduce exactness fuzz hostile drill soak conformance clean
+.PHONY: help install demo warm test quick check format docs site dist man bench allreduce exactness fuzz hostile drill soak conformance clean
 
 help:
 	@echo "make install    install into $(VENV), and nothing else"
@@ -55,10 +57,14 @@ install: $(STAMP)
 site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test: check
-	# Otherwise several tests that start cold would each compile the same.
+# Otherwise several tests that start cold would each compile the same.
+warm: $(STAMP)
 	$(BIN)/python -m paceline.launch.warm agent switch worker planner simulator
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+test: $(STAMP)
+	# The longest to compile has a processor; what checks types has the other, when that is done the rest is.
+	$(MAKE) -j2 warm check
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # Rooms that are tested within one process, and nothing that waits for a process to import torch.
 QUICK = tests/core tests/schedule tests/sim tests/report tests/launch/test_jobs.py tests/launch/test_replan.py \

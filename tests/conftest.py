@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(root).parts[0] in PROCESS_ROOMS:
             item.add_marker(pytest.mark.flaky(reruns=TRIES_AGAIN, reruns_delay=2))
+    # What waits goes first, several at a time; what computes keeps all processors busy to the end.
+    items.sort(key=lambda item: item.path.relative_to(root).parts[0] not in PROCESS_ROOMS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

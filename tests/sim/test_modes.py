@@ -20,22 +20,29 @@ def compiled() -> dict[str, Any]:
     return outcomes()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_way_to_run_the_core_reports_the_same(mode: str, compiled: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def others() -> dict[str, Any]:
+    """What each other way reports, in processes of their own, side by side."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.modes"],
-        cwd=ROOT,
-        env={**clean, MODES[mode]: "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert [name for name, on in answer["modes"].items() if on] == [mode]
-    assert answer["outcomes"] == compiled
+    started = {
+        mode: subprocess.Popen(
+            [sys.executable, "-m", "tests.sim.modes"],
+            cwd=ROOT,
+            env={**clean, variable: "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for mode, variable in MODES.items()
+    }
+    return {mode: json.loads(process.communicate(timeout=600)[0]) for mode, process in started.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_way_to_run_the_core_reports_the_same(
+    mode: str, others: dict[str, Any], compiled: dict[str, Any]
+) -> None:
+    assert [name for name, on in others[mode]["modes"].items() if on] == [mode]
+    assert others[mode]["outcomes"] == compiled
 
 
 def test_the_scenario_is_worth_comparing(compiled: dict[str, Any]) -> None:

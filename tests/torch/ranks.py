@@ -39,8 +39,8 @@ def _warm(numba_disable_jit: str) -> WarmPool:
     return made
 
 
-def _command(script: list[str], env: dict[str, str], fresh: bool) -> list[str]:
-    """A rank's command: forked where that makes no difference."""
+def rank_command(script: list[str], env: dict[str, str], fresh: bool = False) -> list[str]:
+    """The command of a rank that runs a script: forked where that makes no difference."""
     own = [key for key in env if key.startswith(READ_WHILE_LOADING) and key != "NUMBA_DISABLE_JIT"]
     command = [sys.executable, *script]
     if fresh or own:
@@ -74,7 +74,7 @@ class Ranks:
             **(env or {}),
         }
         self.processes = []
-        command = _command([__file__, function, str(folder), json.dumps(more)], env or {}, fresh)
+        command = rank_command([__file__, function, str(folder), json.dumps(more)], env or {}, fresh)
         for rank in range(ranks):
             log = (folder / f"log-{rank}").open("wb")
             self.processes.append(

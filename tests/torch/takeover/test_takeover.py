@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from paceline.torch.takeover import Report, TakeoverError  # noqa: E402
 from paceline.torch.takeover.client import KeeperClient  # noqa: E402
 from paceline.torch.takeover.keeper import KeeperServer  # noqa: E402
+from tests.torch.ranks import rank_command  # noqa: E402
 from tests.torch.takeover.ranks import COUNTS, build, loss_of, micro_batches, reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +29,7 @@ def run_ranks(scene: str, folder: Path, ranks: int = 3, dying: int | None = None
     script = Path(__file__).with_name("ranks.py")
     started = [
         subprocess.Popen(
-            [sys.executable, str(script), scene, str(rank), str(ranks), str(folder)], env=environment
+            rank_command([str(script), scene, str(rank), str(ranks), str(folder)], {}), env=environment
         )
         for rank in range(ranks)
     ]
