@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import signal
 import sys
 import urllib.request
 from pathlib import Path
@@ -126,6 +127,18 @@ def test_jobs_find_the_runs_own_switch_even_after_the_planner_was_killed(tmp_pat
     address = scene.store().meta()["switch"]["address"]
     with pytest.raises(OSError):
         urllib.request.urlopen(f"http://{address}/healthz", timeout=2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_planner_ended_while_its_switch_starts_leaves_none(tmp_path: Path, number: signal.Signals) -> None:
+    scene = Scene(tmp_path, {"s0": 1}).job("a", 1, "sleep 60")
+    planner = scene.new_planner("--switch", "auto", env={"NUMBA_DISABLE_JIT": "1"})
+    wait_for((scene.run_dir / "switch/1/claim.json").exists, "a switch that starts", 300)
+    os.kill(planner.pid, number)
+    code, _, err = finish(planner)
+    assert code in (1, 130), err
+    assert_nothing_left(f"{scene.store().meta()['run_id']}-switch")
+    assert_nothing_left(f"{scene.store().meta()['run_id']}/a/1")
 
 
 def test_memory_is_for_a_switch_that_the_run_starts() -> None:

@@ -240,6 +240,7 @@ def go_on(folder: Path, watcher: Watcher) -> int:
             jobs = {row["name"]: RunJob.from_json(row["spec"]) for row in store.jobs()}
         network = _built_network(store, request, source, watcher)
         with (
+            ended_by_sigterm(),
             contextlib.closing(_reached(request, folder, network)) as launcher,
             network.background() if network is not None else contextlib.nullcontext(),
             _switch(store, request, watcher, network) as switch,
@@ -324,6 +325,16 @@ def _answering_switch(
     switch = switches.start(store, host=host, command=command)
     tell_event(store, watcher, time.time(), "switch", f"the run's switch answers at {switch.address}")
     return switch
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends like Ctrl-C, also before jobs run: a switch that is just started would stay for ever."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

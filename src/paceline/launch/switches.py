@@ -215,9 +215,9 @@ def start(
         (Share("switch", (0,), (0,)),), str(folder),
     )  # fmt: skip
     local.write_task(folder, task, {})
-    local.start_supervised(folder, {MARK: mark})
     switch = RunSwitch(store, address, token, folder, mark)
     try:
+        local.start_supervised(folder, {MARK: mark})
         _await(switch, limit_s)
     except BaseException:
         switch.stop()

@@ -42,7 +42,9 @@ class Warming:
     def __init__(self, parts: Sequence[str] = PARTS) -> None:
         self._processes = {
             part: subprocess.Popen(
-                [sys.executable, "-m", "paceline.launch.warm", f"--here={part}"], stdin=subprocess.DEVNULL
+                [sys.executable, "-m", "paceline.launch.warm", f"--here={part}"],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is ours: it would make each of them write a traceback
             )
             for part in parts
         }
