@@ -75,7 +75,7 @@ def _page(name: str, command: Any, below: list[str]) -> str:
 
 
 def _argument(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name).upper()
+    return str(parameter.metavar or parameter.name.upper())
 
 
 def _usage(command: Any) -> str:

@@ -62,6 +62,10 @@ def test_help_fits_eighty_columns_and_its_examples_can_be_pasted(
     out = capsys.readouterr().out
     assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
     assert not re.search(r"<(bool|str|path|int|float|list)", out), "no names of Python's types"
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out, "nothing is cut off"
+    assert "100000000" not in out, "bounds against nonsense are not shown"
+    usage = next(line for line in out.splitlines() if "Usage:" in line)
+    assert not re.search(r"[{}]|\[\[|\.\.\.\]\.\.\.", usage), usage
     shown = " ".join(out.replace("\\\n", " ").split())
     assert examples(command.__doc__), "every command has examples"
     for example in examples(command.__doc__):

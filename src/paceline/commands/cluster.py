@@ -59,7 +59,9 @@ def from_slurm(
 
 
 def from_ray(
-    nodes: Annotated[Path, typer.Argument(help="JSON of `ray list nodes --format json`.")],
+    nodes: Annotated[
+        Path, typer.Argument(metavar="NODES.json", help="JSON of `ray list nodes --format json`.")
+    ],
     link: str | None = _LINK,
     out: Path | None = _OUT,
     json_file: JsonFile = "",
@@ -80,7 +82,10 @@ def from_ray(
 
 def from_nodes(
     nodes: Annotated[
-        Path, typer.Argument(help="CSV with the columns name, gpus, and if known rack and link.")
+        Path,
+        typer.Argument(
+            metavar="NODES.csv", help="CSV with the columns name, gpus, and if known rack and link."
+        ),
     ],
     link: str | None = _LINK,
     out: Path | None = _OUT,

@@ -30,7 +30,7 @@ STARTED_S = 60.0
 
 
 def dashboard(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN ...]", help="Folders of runs.")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN ...", help="Folders of runs.")] = None,
     switch: Annotated[
         list[str] | None, typer.Option(metavar="HOST:PORT", help="A switch to watch; may be repeated.")
     ] = None,
@@ -48,7 +48,8 @@ def dashboard(
         bool, typer.Option("--read-only", help="Take no commands, with or without token.")
     ] = False,
     stragglers: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML with [stragglers]: thresholds and a callback.")
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML with a table `stragglers`: thresholds, a callback."),
     ] = None,
 ) -> None:
     from paceline.dashboard.hub import Hub

@@ -49,7 +49,7 @@ def _break_before(line: str) -> int:
 
 class Trimmed:
     """A stream for help: no blanks before line ends, since a backslash that a blank follows does not continue a line;
-    no type beside a flag, which takes no value."""
+    types, ranges and usage as people write them, and no type beside a flag, which takes no value."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -57,7 +57,8 @@ class Trimmed:
     def write(self, text: str) -> int:
         for shown, meant in _TYPES.items():
             text = text.replace(shown, meant.ljust(len(shown)))
-        return self._stream.write(_PADDING.sub("", text))
+        text = _RANGE.sub(lambda found: f"[x>={found[1]}]".ljust(len(found[0])), text)
+        return self._stream.write(_PADDING.sub("", _USAGE.sub(_usage, text)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -68,4 +69,13 @@ _TYPES = {
     "<float range>": "NUMBER", "<list[Path]>": "PATH ...", "<list[str]>": "TEXT ...",
 }  # fmt: skip
 """Python's names of types, as a reader of help knows them."""
+_RANGE = re.compile(r"\[([\d.]+)<=x<=100000000\.0\]")
+"""A bound that only keeps nonsense out is none that a reader has to know."""
+_USAGE = re.compile(r"(?m)^.*Usage: .*$")
 _PADDING = re.compile(r" +(?=(?:\x1b\[[0-9;]*m)*\n)")
+
+
+def _usage(line: re.Match[str]) -> str:
+    """`JOB` instead of `{JOB}`, and dots once where they are part of a name."""
+    text = re.sub(r"\{([^{}]*)\}(?:\.\.\.)?", r"\1", line[0])
+    return re.sub(r"(\.\.\.\])\.\.\.", r"\1", text)

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def models(
-    name: str | None = typer.Argument(None, help="Show the layers of this model.", show_default=False),
+    name: str | None = typer.Argument(
+        None, metavar="NAME", help="Show the layers of this model.", show_default=False
+    ),
     legend: Legend = False,
     json_file: JsonFile = "",
 ) -> None:

@@ -34,9 +34,12 @@ Examples:
 
 
 def plan(
-    cluster: Annotated[str, typer.Option(help="Cluster file (TOML), or paper:SEED[:SERVERS].")],
+    cluster: Annotated[str, typer.Option(help="Cluster file (TOML), or paper:SEED, paper:SEED:SERVERS.")],
     jobs: Annotated[
-        str, typer.Option(help="Job list (TOML or CSV), paper:SEED, or philly-like:SEED[:JOBS[:HOURS]].")
+        str,
+        typer.Option(
+            help="Job list (TOML or CSV), paper:SEED, or philly-like:SEED, then :JOBS, then :HOURS."
+        ),
     ] = "",
     trace: Annotated[
         str, typer.Option(metavar="FORMAT:PATH", help="Instead of jobs: philly, helios, pai or swf.")
@@ -71,7 +74,11 @@ def plan(
     ] = None,
     budget: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds that bco-plus may search at most; it is said if that strikes."),
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="How long bco-plus may search at most; it is said if that strikes.",
+        ),
     ] = 60.0,
     no_later: Annotated[
         float | None,

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def profile(
-    command: Annotated[list[str] | None, typer.Argument(help="The script's own command, after --.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND ...", help="The script's own command, after --.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.toml"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 20,
     kineto: Annotated[

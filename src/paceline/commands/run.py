@@ -40,7 +40,9 @@ Examples:
 
 
 def run(
-    jobs: Annotated[Path | None, typer.Argument(help="Job file (TOML), each job with a command.")] = None,
+    jobs: Annotated[
+        Path | None, typer.Argument(metavar="JOBS", help="Job file (TOML), each job with a command.")
+    ] = None,
     cluster: Annotated[str, typer.Option(help="Cluster file (TOML). Default: what the launcher finds.")] = "",
     launcher: Annotated[str, typer.Option(metavar="local|slurm|ray", help="Where jobs run.")] = "local",
     policy: Annotated[str, typer.Option(help="bco-plus, sjf-bco, ls, ff or rand.")] = "bco-plus",
@@ -82,12 +84,15 @@ def run(
         bool, typer.Option("--clean", help="Remove what killed measurements left on this machine, and end.")
     ] = False,
     grace: Annotated[
-        float, typer.Option(min=0.0, max=1e8, help="Seconds between SIGTERM and SIGKILL.")
+        float, typer.Option(min=0.0, max=1e8, metavar="SECONDS", help="Time between SIGTERM and SIGKILL.")
     ] = 5.0,
     patience: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1e8, help="Seconds to wait for servers to come back when nothing else fits."
+            min=0.0,
+            max=1e8,
+            metavar="SECONDS",
+            help="How long to wait for servers to come back when nothing else fits.",
         ),
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="For rand and bco-plus.")] = 0,

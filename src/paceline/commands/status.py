@@ -23,7 +23,7 @@ RunOption = Annotated[
 
 def status(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="The run's folder. Default: the newest below this one.")
+        str, typer.Argument(metavar="RUN", help="The run's folder. Default: the newest below this one.")
     ] = "",
     legend: Legend = False,
     json_file: JsonFile = "",
@@ -78,7 +78,7 @@ def event_line(row: "Row") -> str:
 
 
 def logs(
-    job: Annotated[str, typer.Argument(help="The job's name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")],
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on with what is written, until the job ends.")
     ] = False,

@@ -10,7 +10,7 @@ from paceline.commands.status import RunOption
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="[RUN]", help="The run's folder. Default: the newest below this one.")
+    str, typer.Argument(metavar="RUN", help="The run's folder. Default: the newest below this one.")
 ]
 WAIT_S = 15.0
 
@@ -77,7 +77,7 @@ def unpause(run: RunArgument = "", json_file: JsonFile = "") -> None:
 
 def add(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's folder.")],
-    jobs: Annotated[Path, typer.Argument(help="Job file (TOML), each job with a command.")],
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="Job file (TOML), each job with a command.")],
     json_file: JsonFile = "",
 ) -> None:
     """Add jobs to a run; their arrival counts from now.

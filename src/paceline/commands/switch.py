@@ -76,7 +76,10 @@ def switch(
     ] = "",
     auth: Annotated[str, typer.Option(metavar="header|full", help="What a packet's tag covers.")] = "header",
     mtu: Annotated[
-        int, typer.Option(metavar="BYTES", help="Widest packet to serve; default: the interface's MTU.")
+        int,
+        typer.Option(
+            metavar="BYTES", help="Widest packet to serve; default: the interface's MTU.", show_default=False
+        ),
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=65_535, help="Most jobs at a time.")] = 64,
     priority_max: Annotated[int, typer.Option(min=0, max=255, help="Highest priority of any job.")] = 255,

@@ -11,10 +11,12 @@ MISSING = "the full-screen view needs Textual: pip install 'paceline[top]'; `pac
 
 def top(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="The run's folder. Default: the newest below this one.")
+        str, typer.Argument(metavar="RUN", help="The run's folder. Default: the newest below this one.")
     ] = "",
     legend: Legend = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 0.5,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two looks.")
+    ] = 0.5,
 ) -> None:
     """Watch a run on the whole screen, in any terminal, over ssh too.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def why(
-    job: Annotated[str, typer.Argument(help="The job's name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")],
     run: RunOption = "",
     cluster: Annotated[str, typer.Option(help="Of a plan instead: the cluster file.")] = "",
     jobs: Annotated[str, typer.Option(help="Of a plan instead: the job list.")] = "",
