@@ -109,3 +109,10 @@ def test_a_cache_that_cannot_be_written_is_bad(monkeypatch: pytest.MonkeyPatch) 
     found = _about("compiled code", Wanted())
     assert (found.state, found.todo) == ("bad", "export PACELINE_CACHE=/a/folder/of/yours")
     assert to_json([found])["ok"] is False
+
+
+def test_what_is_not_compiled_yet_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    found = _about("compiled code", Wanted())
+    assert (found.state, found.todo) == ("worth a look", "python -m paceline.launch.warm")
+    assert found.text.startswith("not there yet: planner, switch, agent;")

@@ -95,10 +95,11 @@ def cells_of(row: "Row", servers: str, prediction: "Row | None", now: float) -> 
     if row["state"] == "running" and row["expected_end"] is not None:
         late = row["expected_end"] <= now
         left = "overdue" if late else f"in {format_seconds(round(row['expected_end'] - now, 1))}"
+    waits = row["state"] in ("waiting", "pending")
     return [
         row["name"],
         row["state"],
-        servers,
+        f"asks for {row['gpus']}" if waits else servers,
         iteration,
         rate,
         *_prediction(prediction),

@@ -66,6 +66,7 @@ class ColumnsExplained(ModalScreen[None]):
 class RunScreen(App[None]):
     """One run, looked at every so many seconds."""
 
+    ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "cancel", "cancel job"),
         Binding("plus", "priority(2.0)", "priority x2", key_display="+"),
@@ -148,14 +149,15 @@ class RunScreen(App[None]):
         if not found:
             return []
         row = found[0]
-        lines = [f"{row['name']} is {row['state']}: {row['reason']}"]
+        lines = [f"{row['name']}: {row['state']}" + (f", {row['reason']}" if row["reason"] else "")]
         line = why_it_failed(self.folder, row)
         folder = attempt_folder(self.folder, row["name"], row["attempt"])
         logs = logs_of(folder) if row["attempt"] else {}
         rank = line.rank if line else min(logs, default=-1)
         if rank in logs:
             lines.append(f"rank {rank} of {len(logs)}: {logs[rank]}")
-            lines += [f"  {text}" for text in tail(logs[rank], LOG_LINES)]
+            written = tail(logs[rank], LOG_LINES) or ["(no lines yet)"]
+            lines += [f"  {text}" for text in written]
         return lines
 
     # Keys --------------------------------------------------------------------------------------------------

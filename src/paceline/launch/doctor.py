@@ -83,6 +83,7 @@ def _torch(wanted: Wanted) -> Finding:
 
 def _caches(wanted: Wanted) -> Finding:
     from paceline.compile.cache import folder_of, is_on_disk
+    from paceline.live.agent.loop import run as run_agent
     from paceline.live.switch.shard import run_shard
     from paceline.schedule.kernels import run_queues
 
@@ -99,12 +100,13 @@ def _caches(wanted: Wanted) -> Finding:
         )  # fmt: skip
     cold = [
         name
-        for name, function in (("planner", run_queues), ("switch", run_shard))
+        for name, function in (("planner", run_queues), ("switch", run_shard), ("agent", run_agent))
         if not is_on_disk(function)
     ]
     if cold:
         return Finding(
-            "compiled code", "worth a look", f"not there yet: {', '.join(cold)}; the first start compiles for a minute",
+            "compiled code", "worth a look",
+            f"not there yet: {', '.join(cold)}; the first start compiles for a minute or more",
             "python -m paceline.launch.warm",
         )  # fmt: skip
     return Finding("compiled code", "ok", str(folder))

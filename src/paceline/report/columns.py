@@ -7,7 +7,7 @@ MEANINGS: dict[str, str] = {
     "job": "the job's name in the file",
     "state": "pending: not yet arrived; waiting: has no slots; starting, running; done, failed, stopped or cancelled",
     "slots": "GPUs, or places for a process, that it asks for",
-    "servers": "where its ranks are, and how many slots it has on each",
+    "servers": "where its ranks are, and how many slots it has on each; while it waits, how many it asks for",
     "iteration": "steps done of those asked for; told by the job, or counted in its rank 0",
     "rate": "iterations a second",
     "predicted": "time of an iteration by the model",
