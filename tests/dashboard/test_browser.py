@@ -102,6 +102,38 @@ def test_events_before_the_clock_starts_keep_their_order(page: Browser, run: Wri
         assert page.text("#figure-waiting span") == "waiting; 0 done, 0 failed or stopped"
 
 
+def test_what_explains_a_failure_is_not_cut_off(page: Browser, run: WrittenRun) -> None:
+    folder = run.folder / "attempts" / "broken.1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_text("/bin/sh: 1: no-such-program: not found\n")
+    run.job("broken", [6], state="failed", attempt=1, reason="rank 0 ended with 127")
+    cell = '#jobs tr[data-key="broken"] td:nth-child(3)'
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: "no-such-program: not found" in page.text(cell), "the last line of its log")
+        assert page.js(
+            "const c = document.querySelector(arguments[0]); return c.scrollWidth <= c.clientWidth", cell
+        )
+        assert "%" not in page.text('#jobs tr[data-key="broken"]'), "a failure is no error of the plan"
+        page.click('#jobs tr[data-key="broken"]')
+        page.wait(lambda: "Why it failed" in page.text("#detail"), "the reason")
+        page.click("#close-detail")
+
+
+@pytest.mark.parametrize(("age_s", "unit"), [(212.0, "s"), (1500.0, "min"), (30_000.0, "h")])
+def test_an_axis_of_time_has_one_unit_and_whole_numbers(
+    page: Browser, run: WrittenRun, age_s: float, unit: str
+) -> None:
+    run.store.set_meta(began=run.began - age_s)
+    with served([RunSource(run.folder)]) as url:
+        page.open(f"{url}/")
+        page.wait(lambda: page.count("#gantt .ticks text") > 2, "the axis")
+        ticks = page.js(
+            "return [...document.querySelectorAll('#gantt .ticks text')].map((t) => t.textContent)"
+        )
+        assert all(tick.split()[1] == unit and tick.split()[0].isdigit() for tick in ticks), ticks
+
+
 def test_a_click_opens_a_job_and_the_filter_narrows(page: Browser, run: WrittenRun) -> None:
     folder = run.folder / "attempts" / "alpha.1"
     folder.mkdir(parents=True)

@@ -56,12 +56,12 @@ export function drawGantt(run, openJob) {
     if (room) { attribute(label, "x", (left + 4).toFixed(1)); attribute(label, "y", (y + Math.min(size * row, 14) - 3).toFixed(1)); }
   });
   const ticks = layer("ticks");
-  const step = nice(until / Math.max(3, width / 130));
+  const step = niceTime(until / Math.max(3, width / 130));
   keyed(ticks, [...Array(Math.floor(until / step) + 1).keys()].map((i) => i * step), (time) => `t${time}`, () => {
     const group = svg("g");
     group.append(svg("text", { class: "axis", "text-anchor": "middle" }));
     return group;
-  }, (group, time) => { attribute(group.firstChild, "x", Math.min(x(time), width - 22).toFixed(1)); attribute(group.firstChild, "y", height - 6); text(group.firstChild, seconds(time)); });
+  }, (group, time) => { attribute(group.firstChild, "x", Math.min(x(time), width - 22).toFixed(1)); attribute(group.firstChild, "y", height - 6); text(group.firstChild, atTime(time, step)); });
   keyed(layer("now"), run.ended_s === undefined ? ["now"] : [], (key) => key, () => svg("line", { class: "now" }), (line) => {
     attribute(line, "x1", x(run.time_s).toFixed(1)); attribute(line, "x2", x(run.time_s).toFixed(1)); attribute(line, "y1", TOP); attribute(line, "y2", height - BOTTOM + 4);
   });
@@ -84,6 +84,17 @@ function pieces(server, bar) {
 function nice(raw) {
   const size = 10 ** Math.floor(Math.log10(raw));
   return [1, 2, 5, 10].map((factor) => factor * size).find((step) => step >= raw) ?? raw;
+}
+
+// Steps that clocks have, and one unit along the whole axis.
+function niceTime(raw) {
+  if (raw <= 10) return nice(raw);
+  return [15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200].find((step) => step >= raw) ?? 86400 * Math.ceil(raw / 86400);
+}
+
+function atTime(time, step) {
+  const [unit, size] = step >= 3600 ? ["h", 3600] : step >= 60 ? ["min", 60] : step >= 1 ? ["s", 1] : ["", 0];
+  return size ? `${Math.round(time / size)} ${unit}` : seconds(time);
 }
 
 export function drawCluster(run, openJob) {

@@ -54,6 +54,7 @@ function draw(detail) {
   const part = (id) => panel.querySelector(`[data-part="${id}"]`);
   text(part("state"), detail.state);
   part("state").className = `state ${detail.state}`;
+  text(part("asked"), detail.state === "failed" ? "Why it failed" : "Why it is there");
   text(part("why"), detail.why || "nothing to say yet");
   text(part("plan"), detail.plan);
   text(part("command"), detail.command);
@@ -86,7 +87,7 @@ function build(panel, detail) {
     el("div", { class: "actions", "data-part": "actions" },
       el("button", { type: "button", class: "danger", id: "cancel-job", onclick: () => confirm(`Cancel ${detail.name}?`) && command(source, { kind: "cancel", job: detail.name }) }, "Cancel this job"),
       priority, el("button", { type: "button", id: "set-priority", onclick: () => command(source, { kind: "priority", job: detail.name, priority: Number(priority.value) }) }, "Set priority")),
-    el("h3", {}, "Why it is there"), named("p", "why"), named("p", "plan", { class: "dim" }),
+    named("h3", "asked"), named("p", "why"), named("p", "plan", { class: "dim" }),
     el("h3", {}, "Log"), el("p", { class: "dim" }, named("select", "rank", { "aria-label": "Rank", onchange: (event) => { rank = Number(event.target.value); refresh(); } }), " ", named("span", "path")), named("pre", "log"),
     chart("loss", "Loss"), named("p", "no-loss", { class: "empty" }),
     chart("rate", "Iterations a second"),

@@ -3,6 +3,8 @@
 import { $, attribute, bits, colour, count, el, keyed, mark, percent, same, seconds, text, variable } from "./dom.js";
 
 const ORDER = { failed: 0, running: 1, starting: 1, waiting: 2, pending: 3, stopped: 4, cancelled: 5, done: 6 };
+// Their time is not that of the whole job: it says nothing of the plan.
+const UNFINISHED = new Set(["failed", "stopped", "cancelled"]);
 const LABELS = ["", "", "servers", "iteration", "rate", "path", "planned", "measured", "preemptions", "fallbacks", "loss"];
 
 export function jobText(job) {
@@ -25,12 +27,15 @@ export function drawJobs(run, filter, opened, openJob) {
     const why = job.state === "failed" && job.reason, where = Object.entries(job.servers).map(([server, slots]) => `${server}:${slots}`).join(" ");
     text(cells[2], why || where || `asks for ${job.gpus}`);
     cells[2].dataset.label = why ? "why" : "servers";
+    // What explains a failure needs the room of the columns behind it.
+    mark(row, "why", Boolean(why));
+    attribute(cells[2], "colspan", why ? 4 : 1);
     text(cells[3].firstChild, job.iteration === undefined ? "" : `${Math.round(job.iteration)}/${Math.round(job.iterations)}`);
     variable(cells[3].firstChild, "--part", percent((job.iteration ?? 0) / Math.max(1, job.iterations)));
     text(cells[4], job.rate === undefined ? "" : `${job.rate.toPrecision(3)}/s`);
     text(cells[5], job.path ?? "");
     text(cells[6], job.predicted_s === undefined ? "" : seconds(job.predicted_s));
-    const off = job.predicted_s && job.measured_s !== undefined ? job.measured_s / job.predicted_s - 1 : undefined;
+    const off = job.predicted_s && job.measured_s !== undefined && !UNFINISHED.has(job.state) ? job.measured_s / job.predicted_s - 1 : undefined;
     text(cells[7], job.measured_s === undefined ? "" : `${seconds(job.measured_s)}${off === undefined ? "" : ` (${off >= 0 ? "+" : ""}${Math.round(off * 100)}%)`}`);
     mark(cells[7], "off", off !== undefined && Math.abs(off) > 0.25);
     text(cells[8], count(job.preemptions));
