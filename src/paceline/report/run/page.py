@@ -52,7 +52,7 @@ def write_page(path: Path, run: RunData) -> None:
         page.heading("Who ran where")
         page.figure(
             run_figure(run),
-            "A row a slot; hatched: an attempt that was lost, stopped or failed. Hover over a bar, or tap it: why.",
+            "A row a slot; hatched: lost, stopped, cancelled or failed. Hover over a bar, or tap it: why.",
         )
     if any(run.jct_s(job) is not None for job in run.jobs):
         page.heading("Completion time by job")
@@ -175,7 +175,8 @@ def add_path_changes(page: Page, run: RunData) -> None:
     if changes:
         page.table(("at, s", "job", "change", "reason"), changes)
     else:
-        page.text("No job changed its path.")
+        paths = sorted({span.what for span in run.paths})
+        page.text("No job changed its path" + (f": all by the {paths[0]}." if len(paths) == 1 else "."))
 
 
 def _path_changes(run: RunData) -> list[tuple[float, str, str, str]]:
