@@ -1,9 +1,11 @@
 """The control plane over HTTP: who may do what, what is refused and how, the metrics, and the admission's answer."""
 
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -237,6 +239,19 @@ def test_half_open_connections_keep_nobody_from_being_admitted(switch: Running) 
     finally:
         for one in half:
             one.close()
+
+
+def test_of_too_many_half_open_connections_the_oldest_are_closed(switch: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(http_limits, "IDLE_MAX", 4)
+    monkeypatch.setattr(http_limits, "REQUEST_S", 300.0)
+    with contextlib.ExitStack() as opened:
+        connect = partial(socket.create_connection, ("127.0.0.1", switch.port), 5.0)
+        half = [opened.enter_context(connect()) for _ in range(10)]
+        for one in half[:6]:
+            one.settimeout(30.0)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b"", "closed, and nothing said"
+        assert select.select(half[6:], [], [], 0)[0] == [], "the newest stay open"
 
 
 def test_who_asks_without_a_token_keeps_no_job_waiting(
