@@ -1,6 +1,7 @@
 """The page of the architecture tells the truth: its map is the tree, and the names on its walks are in the code."""
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ def test_walks_go_through_names_that_exist(module: str, name: str) -> None:
     assert re.search(rf"^(?:class|def|    def) {name}\b", text, re.MULTILINE), f"{module} has no {name}"
 
 
+@functools.cache
 def _classes() -> list[ast.ClassDef]:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
     return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
