@@ -5,7 +5,8 @@
 Two ranks on this machine, once in host memory and once over a switch on loopback, each with four groups: two without a
 passport, made first and last, and two with one, since no two groups are equally fast. A turn is a batch of all-reduces
 with one group of each kind; a row has the medians of the slower rank, and the ratio of their means over both pairs. The
-rows named DDP are training steps over the same two ranks, with computing of their own.
+rows named DDP are training steps over the same two ranks, with computing of their own. With `--null` nobody keeps a
+passport: what is found then is the benchmark's own error.
 """
 
 import argparse
@@ -37,10 +38,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.passport", description=__doc__)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--null", action="store_true", help="without any passport")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     given: Any = parser.parse_args(arguments)
     if given.rank is not None:
-        measure(given.turns, given.json)
+        measure(given.turns, given.json, given.null)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         token = Path(folder, "token")
@@ -89,7 +91,7 @@ def _await(control: ControlPlane) -> None:
             time.sleep(0.2)
 
 
-def measure(turns: int, file: Path | None) -> None:
+def measure(turns: int, file: Path | None, null: bool) -> None:
     """One rank: all rows."""
     import dataclasses
 
@@ -104,7 +106,7 @@ def measure(turns: int, file: Path | None) -> None:
     settings = read_settings()
     rows = []
     for path, host_reduce in (("host memory", True), ("switch", False)):
-        kept = f"{os.environ['PASSPORTS']}/{path.split()[0]}"
+        kept = "" if null else f"{os.environ['PASSPORTS']}/{path.split()[0]}"
         groups = [
             dist.new_group(
                 backend="paceline",

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline.launch import jobs
@@ -77,12 +77,30 @@ def test_a_long_log_is_read_to_its_end_and_a_line_without_end_does_not_grow(tmp_
     assert len(tail._rest) <= jobs.LINE_BYTES_MAX
 
 
-@given(
-    st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=())), inner),
 )
-def test_anything_is_progress_or_nothing(text: str) -> None:
+KEYS = st.sampled_from(("iteration", "rate", "path", "loss", "straggler", "\ud800"))
+
+
+def refuse(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@given(st.text() | VALUES.map(json.dumps) | st.dictionaries(KEYS, VALUES).map(json.dumps))
+@example('{"loss": NaN, "iteration": Infinity, "rate": 1e-320}')
+@example('{"x": ' + "[" * 900 + "]" * 900 + "}")
+@example('{"x": ' + "9" * 4000 + "}")
+@example('{"x": "' + "y" * 60_000 + '"}')
+def test_anything_is_progress_that_can_be_stored_and_shown_or_nothing(text: str) -> None:
     found = parse_progress(text)
-    assert found is None or isinstance(found.all, dict)
+    if found is not None:
+        json.loads(json.dumps(found.all), parse_constant=refuse)
+        str(found).encode()
+        json.dumps(found.all, ensure_ascii=False).encode()
+        assert len(str(found.all)) < 2 * len(text)
+        assert found.rate is None or found.rate == 0.0 or 1e-9 <= found.rate <= 1e9
 
 
 def test_values_of_other_kinds_are_not_taken() -> None:

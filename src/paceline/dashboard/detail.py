@@ -1,5 +1,6 @@
 """One job on a click: why it is where it is, its attempts, the end of its logs, and how its figures went."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ def _curves(data: RunData, run: RunSource, name: str) -> dict[str, Curve]:
 
 def losses_in(log: str) -> list[float]:
     """What a log calls a loss: `loss 0.25`, `loss=0.25`, `"loss": 0.25`, `Loss: 2.5e-1`."""
-    return [float(found) for found in _LOSS.findall(log)]
+    return [loss for found in _LOSS.findall(log) if math.isfinite(loss := float(found))]
 
 
 def _is_number(value: object) -> bool:

@@ -5,6 +5,7 @@ dictionary, by a name that stays; a field without a value is left out. Times end
 or since the switch was first seen.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -187,14 +188,21 @@ class Snapshot:
 
 
 def as_json(value: Any) -> Any:
-    """A record as JSON's types; fields without a value are left out, floats are cut to what can be seen."""
+    """A record as JSON's types; fields without a value are left out, floats are cut to what can be seen.
+
+    JSON has no infinity and no NaN: such a number is left out too.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         pairs = ((each.name, getattr(value, each.name)) for each in fields(value))
-        return {key: as_json(part) for key, part in pairs if part is not None}
+        return {key: as_json(part) for key, part in pairs if _has_value(part)}
     if isinstance(value, Mapping):
-        return {str(key): as_json(part) for key, part in value.items() if part is not None}
+        return {str(key): as_json(part) for key, part in value.items() if _has_value(part)}
     if isinstance(value, list | tuple):
-        return [as_json(part) for part in value]
+        return [as_json(part) for part in value if _has_value(part)]
     if isinstance(value, float):
         return round(value, 6) if abs(value) < 1e15 else value
     return value
+
+
+def _has_value(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))

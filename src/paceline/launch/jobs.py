@@ -13,21 +13,24 @@ itself goes before what was counted, key by key.
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline import toml
+from paceline import json_text, toml
 from paceline.errors import UserError
 from paceline.models.catalogue import DEFAULT_FLOP_PER_S
+from paceline.names import shown
 from paceline.schedule.inputs.jobs import Exchange, Job, JobFile, load_jobs
 
 PREFIX = "PACELINE_STATUS "
 BACKEND_PREFIX = "PACELINE_BACKEND "
 """Of the line in which rank 0 tells its backend, as a job with PACELINE_BACKEND=auto prints it."""
 PATH_LENGTH_MAX = 24
+BACKEND_LENGTH_MAX = 400
+ITERATION_MAX, RATE_MIN, RATE_MAX = 1e15, 1e-9, 1e9
+"""An iteration or a rate beyond these is none, since nothing can be reckoned with it; a smaller rate is 0."""
 CHUNK_BYTES = 1 << 20
 """Of a log, read at a time."""
 LINE_BYTES_MAX = 1 << 16
@@ -128,12 +131,16 @@ def parse_progress(text: str) -> Progress | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return progress_of(data) if isinstance(data, dict) else None
+    return progress_of(json_text.storable(data)) if isinstance(data, dict) else None
 
 
 def progress_of(data: dict[str, Any]) -> Progress:
     """The progress that an object tells."""
-    return Progress(_number(data.get("iteration")), _number(data.get("rate")), _path(data.get("path")), data)
+    iteration = _number(data.get("iteration"), 0.0, ITERATION_MAX)
+    rate = _number(data.get("rate"), 0.0, RATE_MAX)
+    if rate is not None and rate < RATE_MIN:
+        rate = 0.0
+    return Progress(iteration, rate, _path(data.get("path")), data)
 
 
 def _parse_backend(text: str) -> dict[str, str] | None:
@@ -144,7 +151,7 @@ def _parse_backend(text: str) -> dict[str, str] | None:
     names = ("used", "asked", "reason")
     if not isinstance(data, dict) or not all(isinstance(data.get(name), str) for name in names):
         return None
-    return {name: data[name] for name in names}
+    return {name: shown(data[name][:BACKEND_LENGTH_MAX]) for name in names}
 
 
 def _path(value: object) -> str | None:
@@ -153,14 +160,11 @@ def _path(value: object) -> str | None:
     return "ring" if value == "gloo" else value
 
 
-def _number(value: object) -> float | None:
+def _number(value: object, low: float, high: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    # Compared as it is: a whole number may be too large for a float.
+    return float(value) if low <= value <= high else None
 
 
 class ProgressTail:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.errors import UserError
+from paceline.names import unicode_text
 from paceline.report.run.read import RunData, run_of
 
 FILE = "run.sqlite"
@@ -463,9 +464,9 @@ def read_run(folder: Path) -> RunData:
 
 
 def _plain(value: object) -> object:
-    return (
-        value if value is None or isinstance(value, str | int | float) else json.dumps(value, default=_number)
-    )
+    if isinstance(value, str):
+        return unicode_text(value)  # SQLite takes nothing else, and no row is worth a run
+    return value if value is None or isinstance(value, int | float) else json.dumps(value, default=_number)
 
 
 def _number(value: Any) -> object:

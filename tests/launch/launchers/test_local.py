@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import time
@@ -5,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.commands.run_view import summary
+from paceline.dashboard.detail import job_detail
+from paceline.dashboard.run_source import RunSource
+from paceline.dashboard.views import as_json
 from paceline.launch import run as launch
 from paceline.launch.launchers import supervisor
 from paceline.launch.store import Store
@@ -27,6 +32,42 @@ SERVERS = {"s0": 2, "s1": 2, "s2": 2}
 def test_ten_jobs_one_of_which_fails(tmp_path: Path) -> None:
     scene = ten_jobs(Scene(tmp_path, SERVERS))
     assert_ten_went_well(scene, scene.run())
+
+
+WILD = (
+    'PACELINE_STATUS {"iteration": 1, "rate": 2, "loss": NaN, "path": "switch"}',
+    'PACELINE_STATUS {"iteration": 1e308, "rate": 1e-320, "loss": Infinity, "straggler": "\\ud800"}',
+    'PACELINE_STATUS {"iteration": 3, "\\ud800": "\\ud800", "x": ' + "[" * 900 + "]" * 900 + "}",
+    'PACELINE_STATUS {"iteration": 4, "trains_since": "soon", "x": ' + "9" * 4200 + "}",
+    'PACELINE_BACKEND {"used": "\\ud800", "asked": "\\u001b[2J", "reason": "\\n"}',
+    "loss 1e999",
+)
+
+
+def test_whatever_a_job_tells_the_run_goes_on_and_can_be_shown(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{line}\n" for line in WILD))
+    loop = f"while read -r line; do printf '%s\\n' \"$line\"; sleep 0.3; done < {lines}; exit 3"
+    scene = Scene(tmp_path, SERVERS).job("wild", 1, loop).job("tame", 1, "sleep 2.5")
+    told = []
+
+    class Shown(Quiet):
+        def tick(self, store: Store, now: float) -> None:
+            shown = {"view": as_json(source.view()), "detail": job_detail(source, "wild")}
+            told.append(json.dumps(shown, allow_nan=False, ensure_ascii=False).encode())
+            told.append(json.dumps(summary(store), allow_nan=False, ensure_ascii=False).encode())
+
+    scene.create()
+    source = RunSource(scene.run_dir)
+    try:
+        assert launch.go_on(scene.run_dir, Shown()) == 1
+    finally:
+        source.close()
+    assert told
+    assert scene.states() == {"wild": "failed", "tame": "done"}
+    assert [event["text"] for event in scene.rows("events") if event["kind"] == "backend"] == [
+        "wild uses the backend ?"
+    ]
 
 
 def test_the_environment_is_that_of_torchrun_and_ours(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline import http_limits
-from paceline.live.net import sockets
+from paceline.live.net import addresses, sockets
 from paceline.live.switch import http
 from paceline.live.switch.metrics import METRICS
 from tests.live.switch.test_daemon import Running, running
@@ -123,6 +123,31 @@ def test_a_switch_that_listens_everywhere_knows_all_its_addresses(host: str) -> 
             body = {"address": f"{each}:{switch.switch.ports[0]}"}
             status, answer = ask(switch.port, "PUT", path, body, key=job["key"])
             assert (status, "is a switch" in answer["error"]) == (400, True), (each, answer)
+
+
+def test_a_job_that_names_ever_new_hosts_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    monkeypatch.setattr(addresses, "BOOK_HOSTS", 64)
+    monkeypatch.setattr(addresses, "BOOK", addresses.new_book())
+    monkeypatch.setattr(addresses, "_first_place", lambda *_: 0)
+    monkeypatch.setattr(addresses, "_holders", {})
+    with running(host="::", token=TOKEN) as switch:
+        job, other = (
+            ask(switch.port, "POST", "/v1/jobs", {"name": "x", "workers": 2}, token=TOKEN)[1]
+            for _ in range(2)
+        )
+        for number in range(1, 150):
+            path, body = f"/v1/jobs/{job['job']}/workers/0", {"address": f"[fd00::{number:x}]:9"}
+            assert ask(switch.port, "PUT", path, body, key=job["key"])[0] == 200
+            refused = {"address": f"[fd01::{number:x}]:9", "rack": 99}
+            assert ask(switch.port, "PUT", path, refused, key=job["key"])[0] == 400
+        assert list(addresses._holders.values()) == [1]
+        path = f"/v1/jobs/{other['job']}/workers/0"
+        assert ask(switch.port, "PUT", path, {"address": "[fd02::1]:9"}, key=other["key"])[0] == 200
+        for each in (job, other):
+            assert ask(switch.port, "DELETE", f"/v1/jobs/{each['job']}", key=each["key"])[0] == 200
+        assert addresses._holders == {}
 
 
 def test_a_rack_is_no_address_of_the_upper_switch_itself_and_a_worker_no_rack() -> None:

@@ -7,9 +7,14 @@ For compiled code an address is one number: an IPv4 host as it is, `ip << 16 | p
 place in the *book*, `IPV6 | place << 16 | port`. So records and comparisons are the same for both, and only the two
 functions that talk to the kernel (`udp`) know the difference. 0 is none. An IPv6 address that nobody has packed in this
 process stands in no book: what comes from it has the number `STRANGER`, which no worker ever has.
+
+`pack_address` keeps a place for good. What strangers name (a worker's address, told to a switch) is lent instead: when
+all who hold it have given it back, another host may have its place. Where a host stands depends on a secret of the
+process, so nobody can choose addresses that crowd one place.
 """
 
 import ipaddress
+import secrets
 import socket
 import sys
 import threading
@@ -26,34 +31,51 @@ STRANGER = (1 << 62) | (1 << 61)
 BOOK_HOSTS = 16_384
 PROBES = 64
 """A host stands at most so far from where its hash points."""
-_PORT_BITS = np.uint64(16)
-_IPV6_BIT = np.uint64(IPV6)
-_PLACES = np.uint64(BOOK_HOSTS - 1)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_TOP = np.uint64(40)
+_SPREAD_AGAIN = np.uint64(0xBF58476D1CE4E5B9)
+_FOLD = np.uint64(32)
+_TOP = np.uint64(64 - (BOOK_HOSTS - 1).bit_length())
 
 PAGE = np.dtype(
     [
         ("high", "u8"),  # the first eight bytes of the host, as they are in memory
         ("low", "u8"),  # and the last eight
-        ("taken", "u8"),  # 1: a host stands here; written after the two
+        ("taken", "u8"),  # 1: a host stands or stood here; written after the two
     ]
 )
-BOOK: Any = np.zeros(BOOK_HOSTS, dtype=PAGE).view(np.recarray)
-"""IPv6 hosts of this process; a host never leaves it."""
+
+
+def new_book() -> Any:
+    """A book with nobody in it; behind the last place stands its secret."""
+    book: Any = np.zeros(BOOK_HOSTS + 1, dtype=PAGE).view(np.recarray)
+    book[BOOK_HOSTS].high = secrets.randbits(64)
+    return book
+
+
+BOOK = new_book()
+"""IPv6 hosts of this process."""
 _writing = threading.Lock()
+_holders: dict[int, int] = {}
+"""Places that are lent, and how many hold each; all others are held for good."""
 
 
 @compiled_inner
-def first_place(high: Any, low: Any) -> Any:
-    """Where the search for a host begins."""
-    return (((high ^ (low * _SPREAD)) * _SPREAD) >> _TOP) & _PLACES
+def first_place(secret: Any, high: Any, low: Any) -> Any:
+    """Where the search for a host begins: every bit of it counts, also those that differ in hosts of one network."""
+    mixed = (high ^ secret) * _SPREAD
+    mixed = ((mixed ^ (mixed >> _FOLD)) ^ low) * _SPREAD_AGAIN
+    mixed = (mixed ^ (mixed >> _FOLD)) * _SPREAD
+    return mixed >> _TOP
+
+
+_first_place = getattr(first_place, "py_func", first_place)
+"""The same from Python, which shall compile nothing for it."""
 
 
 @compiled_inner
 def place_of(book: Any, high: Any, low: Any) -> int:
     """The place of a host in the book; -1: it is not there."""
-    place = np.int64(first_place(high, low))
+    place = np.int64(first_place(book[BOOK_HOSTS].high, high, low))
     for _ in range(PROBES):
         page = book[place]
         if page.taken == 0:
@@ -69,23 +91,64 @@ def _halves(host: ipaddress.IPv6Address) -> tuple[int, int]:
     return int.from_bytes(packed[:8], sys.byteorder), int.from_bytes(packed[8:], sys.byteorder)
 
 
-def _enter(host: ipaddress.IPv6Address) -> int:
+def _enter(host: ipaddress.IPv6Address, lent: bool) -> int:
     """The place of a host, which is written down if it is new."""
     high, low = _halves(host)
     with _writing:
-        # In Python's own numbers: NumPy would warn of every product that wraps.
-        spread = (1 << 64) - 1
-        first = ((high ^ (low * int(_SPREAD) & spread)) * int(_SPREAD) & spread) >> int(_TOP)
+        with np.errstate(over="ignore"):  # products wrap
+            halves = (np.uint64(half) for half in (BOOK[BOOK_HOSTS].high, high, low))
+            first, free = int(_first_place(*halves)), -1
         for step in range(PROBES):
             place = (first + step) & (BOOK_HOSTS - 1)
             page = BOOK[place]
+            found = int(page.high), int(page.low)
+            if page.taken and found == (high, low):
+                _hold(place, lent, new=False)
+                return place
+            if free < 0 and found == (0, 0):
+                free = place
             if page.taken == 0:
-                page.high, page.low = high, low
-                page.taken = 1
-                return place
-            if int(page.high) == high and int(page.low) == low:
-                return place
-    raise UserError("this process knows too many IPv6 hosts", place=str(host))
+                break
+        if free < 0:
+            raise UserError("this process knows too many IPv6 hosts", place=str(host))
+        page = BOOK[free]
+        page.high, page.low = high, low
+        page.taken = 1
+        _hold(free, lent, new=True)
+        return free
+
+
+def _hold(place: int, lent: bool, new: bool) -> None:
+    if not lent:
+        _holders.pop(place, None)
+    elif new or place in _holders:
+        _holders[place] = _holders.get(place, 0) + 1
+
+
+def hold_address(address: int) -> None:
+    """One more holds a lent address."""
+    place = _lent_place(address)
+    with _writing:
+        if place in _holders:
+            _holders[place] += 1
+
+
+def give_back(address: int) -> None:
+    """One less holds a lent address; after the last one its place is another's."""
+    place = _lent_place(address)
+    with _writing:
+        if place not in _holders:
+            return
+        _holders[place] -= 1
+        if _holders[place] == 0:
+            del _holders[place]
+            # The page stays taken: a search goes on past it, to hosts that were written after this one.
+            BOOK[place].high = BOOK[place].low = 0
+
+
+def _lent_place(address: int) -> int:
+    number = int(address)
+    return (number & ~IPV6) >> 16 if number & IPV6 else -1
 
 
 def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -102,11 +165,20 @@ def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def pack_address(host: str, port: int) -> int:
-    """One number for an address."""
+    """One number for an address, for good."""
+    return _packed(host, port, lent=False)
+
+
+def lend_address(host: str, port: int) -> int:
+    """One number for an address, until it is given back (`give_back`)."""
+    return _packed(host, port, lent=True)
+
+
+def _packed(host: str, port: int, lent: bool) -> int:
     found = parse_ip(host)
     if isinstance(found, ipaddress.IPv4Address):
         return int(found) << 16 | port
-    return IPV6 | _enter(found) << 16 | port
+    return IPV6 | _enter(found, lent) << 16 | port
 
 
 def unpack_address(address: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from paceline.errors import UserError
@@ -22,8 +22,9 @@ from paceline.exposition import content_type, wants_openmetrics
 from paceline.http_limits import IDLE_MAX, REQUEST_S, bounded_protocol
 from paceline.live.net.addresses import (
     family_of,
+    give_back,
     is_everywhere,
-    pack_address,
+    lend_address,
     parse_ip,
     show_address,
     split_address,
@@ -32,6 +33,7 @@ from paceline.live.net.sockets import is_everyones
 from paceline.live.switch.daemon import LiveSwitch
 from paceline.live.switch.jobs import AdmittedJob, Refusal, parse_key
 from paceline.live.switch.metrics import metrics_text
+from paceline.live.switch.shard_state import SHARDS_MAX
 from paceline.live.switch_client import NAME_CHARACTERS_MAX
 
 BODY_BYTES_MAX = 65_536
@@ -208,8 +210,12 @@ class Call:
             raise Refusal(400, f"{name!r} must be a whole number")
         return value
 
-    def address(self, value: Any) -> int:
-        """An address `ip:port` or `[ip]:port`; without an ip, or with 0.0.0.0 or ::, the client's own."""
+    @contextlib.contextmanager
+    def address(self, value: Any) -> Iterator[int]:
+        """An address `ip:port` or `[ip]:port`; without an ip, or with 0.0.0.0 or ::, the client's own.
+
+        It is lent: who keeps it longer than the call has to hold it (`hold_address`).
+        """
         text = value if isinstance(value, str) else ""
         last = text.rpartition(":")[2]
         if not (last.isascii() and last.isdigit()):
@@ -226,9 +232,13 @@ class Call:
         if nobodys or is_everyones(str(meant)):
             raise Refusal(400, f"{value!r} is not the address of one host")
         try:
-            return pack_address(str(meant), port)
+            address = lend_address(str(meant), port)
         except UserError as error:
             raise Refusal(503, str(error)) from None
+        try:
+            yield address
+        finally:
+            give_back(address)
 
 
 class Handlers:
@@ -288,8 +298,8 @@ class Handlers:
 
     def bind_worker(self, call: Call) -> tuple[int, Any]:
         job = self.job(call)
-        address = call.address(call.body.get("address", ""))
-        self._switch.bind_worker(job, int(call.path["worker"]), address, call.number("rack", 0))
+        with call.address(call.body.get("address", "")) as address:
+            self._switch.bind_worker(job, int(call.path["worker"]), address, call.number("rack", 0))
         return 200, {}
 
     def bind_rack(self, call: Call) -> tuple[int, Any]:
@@ -297,7 +307,9 @@ class Handlers:
         if not isinstance(addresses, list):
             raise Refusal(400, "'addresses' must be a list of ip:port, one a shard")
         job = self.job(call)
-        self._switch.bind_rack(job, int(call.path["rack"]), [call.address(one) for one in addresses])
+        with contextlib.ExitStack() as lent:
+            parsed = [lent.enter_context(call.address(one)) for one in addresses[: SHARDS_MAX + 1]]
+            self._switch.bind_rack(job, int(call.path["rack"]), parsed)
         return 200, {}
 
     def renew(self, call: Call) -> tuple[int, Any]:

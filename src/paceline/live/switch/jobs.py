@@ -16,10 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol, TextIO
 
 from paceline.core.auth import KEY_BYTES, key_words
-from paceline.live.net.addresses import pack_address, resolve, show_address, unpack_address
+from paceline.live.net.addresses import (
+    give_back,
+    hold_address,
+    pack_address,
+    resolve,
+    show_address,
+    unpack_address,
+)
 from paceline.live.switch import shard_state
 from paceline.live.switch.shard import ShardThread
 from paceline.live.switch.shard_state import RACKS_MAX, WORKERS_MAX, Shard
@@ -79,6 +87,9 @@ class AdmittedJob:
     slots: int = 0
     """Aggregators that its packets may name: those of the smallest switch on their way."""
     addresses: dict[int, int] = field(default_factory=dict)
+    """Of its workers, each held (`hold_address`),"""
+    racks_at: dict[int, list[int]] = field(default_factory=dict)
+    """and of its racks' switches."""
 
 
 class Limits(Protocol):
@@ -217,9 +228,12 @@ class Registry:
 
         with self.lock:
             self._still(job)
+            hold_address(address)
             self._all(bind)
-            known = job.addresses.get(worker) == address
+            before = job.addresses.get(worker, 0)
+            known = before == address
             job.addresses[worker] = address
+            give_back(before)
             job.renewed_ns = time.monotonic_ns()
         if known:
             # Workers bind again with every lease; only news are told.
@@ -244,7 +258,13 @@ class Registry:
 
         with self.lock:
             self._still(job)
+            for address in addresses:
+                hold_address(address)
             self._all(bind)
+            before = job.racks_at.get(rack, [])
+            job.racks_at[rack] = list(addresses)
+            for address in before:
+                give_back(address)
             job.renewed_ns = time.monotonic_ns()
         self._events("bound", f"job {job.number}: rack {rack} is bound", job=job.number, rack=rack)
 
@@ -267,6 +287,8 @@ class Registry:
                 return 0
             freed: int = sum(self._all(lambda shard: shard_state.release(shard, job.number)))
             del self._jobs[job.number]
+            for address in chain(job.addresses.values(), *job.racks_at.values()):
+                give_back(address)
         self._events(
             why,
             f"job {job.number} {job.name!r} {why}; {freed} aggregators freed",
