@@ -97,7 +97,10 @@ class Attempts:
         tell: Tell,
         on_end: "Callable[[Ended], None]",
         on_progress: "Callable[[Watched, float], None]",
+        from_machine: Callable[[float], float],
     ) -> None:
+        self.from_machine = from_machine
+        """The run's time of what an engine tells."""
         self.store, self.launcher, self.cluster, self.jobs = store, launcher, cluster, jobs
         self.run_id, self.tell, self.on_end, self.on_progress = run_id, tell, on_end, on_progress
         self.open: dict[str, Watched] = {}
@@ -242,7 +245,7 @@ class Attempts:
         if watched.stopping:
             outcome, reason = "stopped", watched.stopping
         # An engine's clock may be another's, or count whole seconds.
-        at = min(max(seen.at or now, watched.since), now)
+        at = min(max(self.from_machine(seen.at) if seen.at else now, watched.since), now)
         self._end(watched, outcome, seen.exit_code, reason, at)
 
     def note_progress(self, watched: Watched, now: float) -> None:

@@ -51,6 +51,28 @@ class SwitchLink(Protocol):
     def poll(self, now: float, tell: Tell) -> None: ...
 
 
+class RunClock:
+    """A run's time: the machine's when the planner began, and from then on what has passed.
+
+    A machine's clock may be set, an hour back or forth. Jobs arrive and end by this one, which never jumps.
+    """
+
+    def __init__(self, not_before: float = 0.0) -> None:
+        """`not_before`: the last that an earlier planner of the run has written."""
+        self._ahead_s = max(time.time(), not_before) - self._passed()
+
+    @staticmethod
+    def _passed() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def __call__(self) -> float:
+        return self._ahead_s + self._passed()
+
+    def from_machine(self, when: float) -> float:
+        """A time that a process of this machine has noted, by the machine's clock as it is set now."""
+        return when + self() - time.time()
+
+
 @dataclass(frozen=True)
 class LoopSettings:
     """How patient the loop is."""
@@ -89,11 +111,11 @@ class PlannerLoop:
     def __init__(
         self, store: Store, launcher: Launcher, cluster: Cluster, model: Model, jobs: Mapping[str, RunJob],
         policy: Policy, watcher: Watcher, settings: LoopSettings = DEFAULTS, switch: SwitchLink | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: RunClock | None = None,
     ) -> None:  # fmt: skip
         self.store, self.launcher, self.cluster, self.model = store, launcher, cluster, model
         self.jobs, self.policy, self.watcher, self.settings = dict(jobs), policy, watcher, settings
-        self.switch, self.clock = switch, clock
+        self.switch, self.clock = switch, clock or RunClock()
         self.tell: Tell = partial(tell_event, store, watcher)
         self.interrupted = Event()
         self.meta = store.meta()
@@ -106,6 +128,7 @@ class PlannerLoop:
             self.tell,
             self._handle_end,
             self._handle_progress,
+            self.clock.from_machine,
         )
         self.control = Controller(store, self.jobs, cluster.gpus_total, launcher.name, self.tell)
         self.learning = Learning(store, cluster, model, self.jobs, self.tell)

@@ -22,7 +22,7 @@ from paceline.launch.control import insert_job
 from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.launchers.local import Local
 from paceline.launch.launchers.protocol import Launcher, UnreachableError
-from paceline.launch.planner_loop import LoopSettings, PlannerLoop, Watcher, tell_event
+from paceline.launch.planner_loop import LoopSettings, PlannerLoop, RunClock, Watcher, tell_event
 from paceline.launch.replan import check_policy
 from paceline.launch.salvage import check_values, mend, told_as_damage
 from paceline.launch.store import FILE, Store, check_no_run
@@ -245,14 +245,15 @@ def go_on(folder: Path, watcher: Watcher) -> int:
             network.background() if network is not None else contextlib.nullcontext(),
             _switch(store, request, watcher, network) as switch,
         ):
+            clock = RunClock(max((event["time"] for event in store.events()), default=0.0))
             if meta["state"] == "new":
                 # Arrivals count from the moment when jobs can start, not from when a switch began to compile.
-                store.set_meta(began=time.time())
+                store.set_meta(began=clock())
             loop = PlannerLoop(
                 store, launcher, source.file.cluster(), Model.from_file(source.file), jobs,
                 by_name(request.policy, seed=request.seed, no_later=request.no_later or None), watcher,
                 LoopSettings(cast(Objective, request.objective), request.grace_s, patience_s=request.patience_s),
-                switch,
+                switch, clock,
             )  # fmt: skip
             with stopped_by_signals(loop):
                 code = loop.run()

@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from paceline.dashboard.run_source import RunSource
 from paceline.dashboard.views import as_json
 from paceline.launch import run as launch
 from paceline.launch.launchers import supervisor
-from paceline.launch.store import Store
+from paceline.launch.store import Store, read_run
 from tests.launch.scenes import (
+    PLANNERS,
     Quiet,
     Scene,
     assert_nothing_left,
@@ -68,6 +71,36 @@ def test_whatever_a_job_tells_the_run_goes_on_and_can_be_shown(tmp_path: Path) -
     assert [event["text"] for event in scene.rows("events") if event["kind"] == "backend"] == [
         "wild uses the backend ?"
     ]
+
+
+CLOCK = """
+import os, time
+real, step_s, flag = time.time, float(os.environ["STEP_S"]), os.environ["FLAG"]
+time.time = lambda: real() + (step_s if os.path.exists(flag) else 0.0)
+from paceline.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_moves_no_job(tmp_path: Path, step_s: float) -> None:
+    flag = tmp_path / "set"
+    scene = Scene(tmp_path, SERVERS).job("a", 1, f"sleep 1; touch {flag}; sleep 1")
+    scene.job("late", 1, "true", arrival="3 s").job("later", 1, "true", arrival="5 s")
+    planner = subprocess.Popen(
+        [sys.executable, "-c", CLOCK, "run", str(scene.jobs_file), "--cluster", str(scene.cluster_file), "--out",
+         str(scene.run_dir)],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
+        env={**os.environ, "STEP_S": str(step_s), "FLAG": str(flag)},
+    )  # fmt: skip
+    PLANNERS.append(planner)
+    code, _, err = finish(planner)
+    assert code == 0, err
+    began_at = read_run(scene.run_dir).meta["began"]
+    rows = {row["name"]: row for row in scene.rows("jobs")}
+    assert 3.0 <= rows["late"]["started"] - began_at < 60.0
+    assert 5.0 <= rows["later"]["started"] - began_at <= rows["later"]["ended"] - began_at < 60.0
+    assert 0.0 <= rows["a"]["ended"] - rows["a"]["started"] < 60.0
 
 
 def test_the_environment_is_that_of_torchrun_and_ours(tmp_path: Path) -> None:
