@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 
-from paceline.torch.failover.agent_path import numbered_racks
+from paceline.torch.failover.offer import numbered_racks
 from tests.torch.ranks import Ranks, run_ranks
 from tests.torch.test_switch import Switch
 

@@ -61,8 +61,15 @@ class Admission:
     workers: int
     instance: str = ""
     """Names this run of the switch: another one has forgotten what went before."""
+    slots_max: int = 0
+    """The most aggregators a shard that this job may hold; 0: no limit but `slots`."""
     request: dict[str, Any] = field(default_factory=dict)
     """What was asked for, to ask again after a restart."""
+
+    @property
+    def aggregators(self) -> int:
+        """What the job may hold in all shards together."""
+        return len(self.shards) * min(self.slots, self.slots_max or self.slots)
 
     def config(self, worker: int, peers: Sequence[Address], **more: Any) -> AgentConfig:
         """The configuration of this worker's agent; `more` are other fields of `AgentConfig`."""
@@ -197,6 +204,7 @@ class ControlPlane:
                 name=str(request["name"]),
                 workers=int(request["workers"]),
                 instance=str(answer.get("instance", "")),
+                slots_max=int(answer.get("slots_max", 0)),
                 request={k: v for k, v in request.items() if k not in ("job", "key", "epoch")},
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -242,6 +250,45 @@ class ControlPlane:
             reason = _sentence(text) or response.reason
             raise ControlError(f"{where}: {reason}", response.status, reason)
         return text
+
+
+SWITCHES_MAX = 8
+"""Switches of a job: a worker has an agent for each."""
+WEIGHT_MAX = 1000
+
+
+@dataclass(frozen=True)
+class NamedSwitch:
+    """One of the switches that PACELINE_SWITCH names."""
+
+    control: ControlPlane
+    factor: int = 1
+    """How many times as much as the others it is to carry, as far as it has room."""
+
+
+def parse_switches(
+    text: str, token: str = "", timeout_s: float = 5.0, trust: Trust | None = None
+) -> tuple[NamedSwitch, ...]:
+    """PACELINE_SWITCH: one address, as `ControlPlane.parse` takes it, or several with commas between them.
+
+    `*N` behind an address: this switch is to carry N times as much as one without.
+    """
+    named: list[NamedSwitch] = []
+    for part in text.split(",") if text.strip() else []:
+        address, factor = part.strip().rsplit("*", 1) if "*" in part else (part.strip(), "1")
+        if not (factor.isdecimal() and 1 <= int(factor) <= WEIGHT_MAX):
+            raise UserError(f'"{part}": behind * is a number from 1 to {WEIGHT_MAX}', place="PACELINE_SWITCH")
+        if not address:
+            raise UserError(f'"{text}" has a comma and no address beside it', place="PACELINE_SWITCH")
+        named.append(NamedSwitch(ControlPlane.parse(address, token, timeout_s, trust), int(factor)))
+    shown_all = [switch.control.shown for switch in named]
+    if double := next((name for name in shown_all if shown_all.count(name) > 1), ""):
+        raise UserError(f"{double} is named twice", place="PACELINE_SWITCH")
+    if len(named) > SWITCHES_MAX:
+        raise UserError(
+            f"{len(named)} switches are more than the {SWITCHES_MAX} of a job", place="PACELINE_SWITCH"
+        )
+    return tuple(named)
 
 
 def _looks_like_tls(error: Exception) -> bool:

@@ -4,7 +4,7 @@ The environment is read once, when a group is made:
 
 | variable | meaning |
 |---|---|
-| `PACELINE_SWITCH` | `host[:port]` or `[ipv6]:port` of a switch's control plane; unset: no switch |
+| `PACELINE_SWITCH` | `host[:port]` or `[ipv6]:port` of a switch, or several with commas; unset: no switch |
 | `PACELINE_SWITCH_CA` | certificates by which the switch is known over TLS; or |
 | `PACELINE_SWITCH_FINGERPRINT` | the SHA-256 of its own certificate |
 | `PACELINE_TOKEN` | the cluster's token; or `PACELINE_TOKEN_FILE`, a file that holds it |

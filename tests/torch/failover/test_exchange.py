@@ -81,8 +81,9 @@ def fail_on_one_worker(rank: int, bad_rank: int, unbound: int) -> dict[str, Any]
     class Path(network.AgentPath):
         def _build(self, addresses: Any) -> None:
             assert self.offer is not None
-            if rank == unbound and failed_for_all() and self.offer.key in (refused or [self.offer.key]):
-                refused[:] = [self.offer.key]
+            key = self.offer.branches[0].key
+            if rank == unbound and failed_for_all() and key in (refused or [key]):
+                refused[:] = [key]
                 raise ControlError("made to fail")
             super()._build(addresses)
 

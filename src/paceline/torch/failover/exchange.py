@@ -31,11 +31,13 @@ import numpy.typing as npt
 from torch.distributed import DistBackendError, DistNetworkError, DistStoreError
 
 from paceline.live.agent.agent import Handle, TensorMismatchError
-from paceline.torch.failover.agent_path import PATH_ERRORS, AgentPath, PathOffer, start_together
+from paceline.live.spread import SpreadHandle, path_name
+from paceline.torch.failover.agent_path import PATH_ERRORS, AgentPath, start_together
 from paceline.torch.failover.gloo_replay import GlooCarrier, GlooReplay
 from paceline.torch.failover.heartbeat import AgentWatch, Lifelines, PeerLostError, Peers, waits_long
+from paceline.torch.failover.offer import PathOffer
 from paceline.torch.failover.pending import PendingReduction, ReductionQueue
-from paceline.torch.failover.switch_search import NextPath, SwitchSearch
+from paceline.torch.failover.switch_search import MakeOffer, NextPath, SwitchSearch
 from paceline.torch.journal import Journal
 from paceline.torch.rendezvous import RankPlace, StorePrefix
 
@@ -62,12 +64,13 @@ class WorkerExchange:
         place: RankPlace,
         carrier: GlooCarrier,
         make_path: Callable[[int, int], AgentPath],
-        make_offer: Callable[[], PathOffer],
+        make_offer: MakeOffer,
+        drop_offer: Callable[[PathOffer], None],
         journal: Journal,
         timeout_s: float,
         lifelines: Lifelines,
     ) -> None:
-        """`make_path(generation, attempt)` gives a path that is not up yet; `make_offer` asks the switch for one."""
+        """`make_path(generation, attempt)` gives a path that is not up yet; `make_offer` asks switches for one."""
         self._keys, self._worker, self.workers = keys, place.worker, place.workers
         self.rank = place.first_ranks[place.worker]
         self._carrier, self._journal = carrier, journal
@@ -81,7 +84,7 @@ class WorkerExchange:
         self._no_return = ""  # why the last attempt at a new path failed
         self._fatal_error: Exception | None = None
         self._closing = False
-        self._search = SwitchSearch(make_offer)
+        self._search = SwitchSearch(make_offer, drop_offer)
         self._next_path = NextPath(make_path, self._search if self._worker == 0 else None)
         self._replay = GlooReplay(carrier, self._queue, self._lock)
         self._watch = AgentWatch(self._worker, time.monotonic())
@@ -99,26 +102,32 @@ class WorkerExchange:
 
     # --- the beginning -------------------------------------------------------------------------------------
 
-    def _begin(self, path: AgentPath, make_offer: Callable[[], PathOffer], timeout_s: float) -> None:
+    def _begin(self, path: AgentPath, make_offer: MakeOffer, timeout_s: float) -> None:
         """The first generation, all workers together; if one cannot, all begin over Gloo."""
         trouble = start_together(self._keys, self._worker, self.workers, path, make_offer, timeout_s)
         if trouble:
             path.close(0.0)
             self._journal.change("gloo", f"agents cannot be used: {trouble}", bad=True)
             return
-        self._use(path, path.offer.reason if path.offer else "")
+        self._use(path, "")
 
     def _use(self, path: AgentPath, reason: str) -> None:
         """Reductions that have not begun go through this path from now on."""
         self._path, self._leaving_agents, self._leave_reason = path, False, LeaveReason("")
         self._watch.moved(time.monotonic())
-        if path.offer is not None:
-            self._carrier.elements = path.offer.elements  # the same cut, so the same bits
         path.agent.on_event(lambda event: self._agent_event(path, event))
-        if path.offer is not None and path.offer.admission:
-            self._journal.change("switch", reason or "reductions go through the switch", job=path.offer.job)
+        offer = path.offer
+        assert offer is not None
+        self._carrier.elements = offer.elements  # the same cut, so the same bits
+        if offer.admitted:
+            many = "the switch" if offer.admitted == 1 else f"{offer.admitted} switches"
+            text = reason or f"reductions go through {many}"
+            text += f"; without: {offer.reason}" if offer.missing else ""
+            job = offer.branches[0].job
+            self._journal.change(path_name(offer.admitted, 0), text, bad=bool(offer.missing), job=job)
         else:
-            self._journal.change("custodian", f"reductions go over custodians: {reason}", bad=bool(reason))
+            text = f"reductions go over custodians: {reason or offer.reason}"
+            self._journal.change("custodian", text, bad=True)
 
     def _agent_event(self, path: AgentPath, event: dict[str, Any]) -> None:
         if path is not self._path or self._closing:
@@ -177,7 +186,7 @@ class WorkerExchange:
             entry.handle = handle
             handle.add_done_callback(partial(self._ended, path, entry))
 
-    def _ended(self, path: AgentPath, entry: PendingReduction, handle: Handle) -> None:
+    def _ended(self, path: AgentPath, entry: PendingReduction, handle: Handle | SpreadHandle) -> None:
         """A handle of an agent has ended; on the agent's notifying thread."""
         error = handle.error()
         with self._lock:
@@ -297,7 +306,7 @@ class WorkerExchange:
         path = self._next_path.take()
         self._generation += 1
         self._queue.next_to_begin = self._replay.seq
-        self._use(path, "the switch is there" if path.offer and path.offer.admission else "agents again")
+        self._use(path, "the switch is there" if path.offer and path.offer.admitted else "agents again")
         self._pump()
 
     # --- the end -------------------------------------------------------------------------------------------

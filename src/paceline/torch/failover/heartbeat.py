@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from torch.distributed import DistBackendError
 
 from paceline.live.agent.agent import Agent
+from paceline.live.spread import SpreadAgent
 from paceline.torch.failover.pending import PendingReduction
 from paceline.torch.rendezvous import StorePrefix
 
@@ -286,7 +287,9 @@ class AgentWatch:
         """A reduction ended, or a path begins."""
         self._moved_s = now_s
 
-    def look(self, entries: list[PendingReduction], peers: Peers, agent: Agent, now_s: float) -> str:
+    def look(
+        self, entries: list[PendingReduction], peers: Peers, agent: Agent | SpreadAgent, now_s: float
+    ) -> str:
         """Why the agents have failed, or nothing; a reduction that is late or a rank that is gone is raised."""
         if not entries or now_s - max(entries[0].begun_s, self._moved_s) < SLOW_S:
             peers.forget_looks()
@@ -301,7 +304,7 @@ class AgentWatch:
             return f"nothing came through the agents for {STALL_S:g} s"
         return ""
 
-    def _agent_moved(self, agent: Agent) -> bool:
+    def _agent_moved(self, agent: Agent | SpreadAgent) -> bool:
         """Whether the agent got results since the last look."""
         results = int(agent.status()["counters"]["results"])
         moved, self._results_seen = results != self._results_seen, results

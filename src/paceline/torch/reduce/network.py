@@ -15,7 +15,7 @@ have the same."""
 import os
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,14 +26,15 @@ from torch.distributed import DistBackendError
 from paceline.errors import UserError
 from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, RankLeftError
 from paceline.live.net.sockets import elements_for
-from paceline.torch.failover.agent_path import AgentPath, make_offer, numbered_racks, route_to_switch
+from paceline.torch.failover.agent_path import AgentPath
 from paceline.torch.failover.exchange import WorkerExchange
 from paceline.torch.failover.gloo_replay import GlooCarrier
 from paceline.torch.failover.heartbeat import Lifelines, PeerLostError, failure_notice, tell_everyone
+from paceline.torch.failover.offer import drop_offer, make_offer, numbered_racks, routes, switches_of
 from paceline.torch.journal import Journal
 from paceline.torch.rendezvous import RankPlace, StorePrefix
 from paceline.torch.serial_thread import SerialThread
-from paceline.torch.settings import GroupRequest
+from paceline.torch.settings import GroupRequest, Settings
 from paceline.torch.work import DRAIN_S, Reducer, Reduction
 
 SEGMENT = 1 << 20
@@ -78,10 +79,12 @@ def make_exchange(
     """The network side of the first rank of each worker."""
     settings, timeout_s = request.settings, request.timeout.total_seconds()
     worker, workers = place.worker, place.workers
-    address, mtu = route_to_switch(settings, os.environ.get("MASTER_ADDR", ""))
-    keys.set(f"mtu/{worker}", str(mtu))
+    ways = routes(settings, os.environ.get("MASTER_ADDR", ""))
+    addresses = [address for address, _ in ways]
+    keys.set(f"mtu/{worker}", str(min(mtu for _, mtu in ways)))
     elements = elements_for(min(int(keys.get(f"mtu/{other}")) for other in range(workers)))
-    lifelines = Lifelines(keys.part("lifelines/"), worker, workers, address, min(timeout_s, MEET_S))
+    check_switches(keys.part("switches/"), worker, place.first_ranks, settings)
+    lifelines = Lifelines(keys.part("lifelines/"), worker, workers, addresses[0], min(timeout_s, MEET_S))
     carrier = GlooCarrier(PrefixStore("paceline-gloo/", request.store), worker, workers, elements, timeout_s)
     job = f"{settings.job}/{request.name}"
 
@@ -90,10 +93,21 @@ def make_exchange(
 
     def make_path(generation: int, attempt: int) -> AgentPath:
         part = keys.part(f"generation/{generation}/{attempt}/")
-        return AgentPath(part, worker, workers, settings, address, timeout_s, job, racks)
+        return AgentPath(part, worker, workers, settings, addresses, timeout_s, job, racks)
 
     offer = partial(make_offer, settings, job, workers, elements, len(set(racks)))
-    return WorkerExchange(keys, place, carrier, make_path, offer, journal, timeout_s, lifelines)
+    drop = partial(drop_offer, settings)
+    return WorkerExchange(keys, place, carrier, make_path, offer, drop, journal, timeout_s, lifelines)
+
+
+def check_switches(keys: StorePrefix, worker: int, first_ranks: Sequence[int], settings: Settings) -> None:
+    """Where one worker names several switches, all name as many: they are told apart by their order."""
+    keys.set(str(worker), str(len(switches_of(settings))))
+    counts = [int(keys.get(str(other))) for other in range(len(first_ranks))]
+    other = next((other for other, count in enumerate(counts) if count != counts[0]), None)
+    if other is not None and max(counts) > 1:
+        told = f"{counts[0]} on rank {first_ranks[0]} and {counts[other]} on rank {first_ranks[other]}"
+        raise UserError(f"must name as many switches on all ranks: {told}", place="PACELINE_SWITCH")
 
 
 class DirectReducer:
