@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ for _ in range(int(sys.argv[4])):
     else:
         for parameter in layers.parameters():
             parameter.data -= 0.1 * parameter.grad
-dist.destroy_process_group()
+from paceline.torch.progress import path_of_groups
+print(path_of_groups()["path"])
+if how == "optimizer":
+    dist.destroy_process_group()
 """
 
 
@@ -42,10 +46,13 @@ def test_a_script_that_tells_nothing_is_counted(tmp_path: Path, backend: str, ho
     path = tmp_path / "progress-0"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PACELINE_PROGRESS": str(path), "RANK": "0"}
     command = [sys.executable, "-c", SCRIPT, backend, how, str(tmp_path / "store"), "12"]
+    began = time.time()
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     told = json.loads(path.read_text())
     assert (told["iteration"], told["counted"]) == (12, counted)
+    assert told["path"] == done.stdout.strip() != "paceline", "also of a group that was left at the end"
+    assert began < told["trains_since"] < time.time(), "what was before is start-up"
     assert sorted(tmp_path.glob(".progress*")) == [], "nothing half written is left"
 
 

@@ -2,12 +2,13 @@
 
 `PACELINE_PROGRESS` names the file (`paceline run` sets it); rank 0 writes one object there, at most twice a second:
 
-    {"iteration": 120, "rate": 3.4, "path": "switch", "counted": "optimizer steps"}
+    {"iteration": 120, "rate": 3.4, "path": "switch", "counted": "optimizer steps", "trains_since": 1790000000.5}
 
 A step is one call of an optimizer's `step`: of several optimizers, that of the one which steps most. A program that
 has none of torch's optimizers is counted by its all-reduces: an iteration is one period of their sizes, if they have
 any (`StepsByReductions`). All-reduces that DDP makes over Gloo or NCCL cannot be seen from Python, but then there is an
-optimizer. The path is that of the largest group of the backend `paceline`, or the name of another backend.
+optimizer. The path is that of the largest group of the backend `paceline`, or the name of another backend. Training
+began with the first step, or the first of those all-reduces; what was before is start-up.
 
 What cannot be written is not written: nothing here may make a training fail.
 """
@@ -95,11 +96,15 @@ class ProgressWriter:
         self._seen: deque[tuple[float, int]] = deque()
         """When how many steps were done, over the last seconds."""
         self._written_at = float("-inf")
+        self._began = 0.0
+        """When the first step or reduction was, by the clock that everybody has; 0: there was none."""
+        self._way: dict[str, Any] = {"path": "alone"}
         self.process = os.getpid()
 
     @untraced
     def optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """What torch calls after every step of every optimizer."""
+        self._began = self._began or time.time()
         self._optimizers[id(optimizer)] += 1
         steps = self._optimizers[id(optimizer)]
         self._maybe_write(last=steps == self._wanted)
@@ -107,6 +112,7 @@ class ProgressWriter:
     def reduction_begins(self, elements: int, dtype: str, op: str) -> None:
         """What the backend calls, and `all_reduce` of others."""
         if not self._optimizers:
+            self._began = self._began or time.time()
             with self._lock:
                 self._reductions.add((elements, dtype, op))
             self._maybe_write()
@@ -129,12 +135,15 @@ class ProgressWriter:
 
     def _write(self, now: float) -> None:
         self._written_at = now
+        # A program at its end may have left its groups: what counts is the way that its gradients took.
+        self._way = path_of_groups() or self._way
         told = self.told(now)
         if told is None:
             return
+        told |= {"trains_since": round(self._began, 3), **self._way}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError, ValueError):
-            temporary.write_text(json.dumps({**told, **path_of_groups()}) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
             temporary.replace(self._path)
 
     def told(self, now: float) -> dict[str, Any] | None:
@@ -155,16 +164,19 @@ class ProgressWriter:
 
 
 def path_of_groups() -> dict[str, Any]:
-    """The way that gradients take: of our largest group, with the reason of its last change; else another backend's."""
+    """The way that gradients take: of our largest group, with the reason of its last change; else another backend's.
+
+    Nothing where there is no group, or none any more.
+    """
     module = sys.modules.get("paceline.torch.process_group")
     groups = sorted(module.GROUPS, key=lambda group: -group.size()) if module is not None else []
     if groups:
         shown = groups[0].status()
         last = shown["events"][-1:] or [{}]
         return {"path": shown["path"], **({"reason": last[0]["reason"]} if last[0] else {})}
-    if dist.is_available() and dist.is_initialized():
-        return {"path": str(dist.get_backend())}
-    return {"path": "alone"}
+    if dist.is_available() and dist.is_initialized() and (backend := str(dist.get_backend())) != "paceline":
+        return {"path": backend}
+    return {}
 
 
 _installed: list[ProgressWriter] = []
