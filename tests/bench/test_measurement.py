@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from paceline.bench import measurement
-from paceline.bench.measurement import OURS, PEER, SPINNING, MeasuredRow, Measurement, Outcome, parse_sizes
+from paceline.bench.measurement import (
+    ONE,
+    OURS,
+    PEER,
+    SPINNING,
+    MeasuredRow,
+    Measurement,
+    Outcome,
+    parse_sizes,
+)
 from paceline.errors import UserError
 
 MEASUREMENT = Measurement(workers=8, sizes=(25_000_000,), backends=(OURS, PEER), rate_bps=200e6, spin=True)
@@ -98,3 +107,41 @@ def test_lists_and_ranges_mix_and_each_size_comes_once() -> None:
 def test_a_bad_size_is_the_users_error(text: str) -> None:
     with pytest.raises(UserError, match="--sizes"):
         parse_sizes(text)
+
+
+SEVERAL = replace(MEASUREMENT, switches=2, spin=False)
+
+
+def test_with_several_switches_one_alone_is_measured_too() -> None:
+    assert SEVERAL.variants() == (OURS, ONE, PEER)
+    assert replace(SEVERAL, spin=True).variants()[3:] == (OURS + SPINNING, ONE + SPINNING, PEER + SPINNING)
+    assert replace(SEVERAL, switches=1).variants() == (OURS, PEER)
+    assert replace(SEVERAL, backends=(PEER,)).variants() == (PEER,)
+    assert Measurement.from_json(SEVERAL.to_json()) == SEVERAL
+
+
+def test_switches_of_their_own_carry_every_workers_stream() -> None:
+    """Two links of 200 Mbit/s for eight workers: 50 Mbit/s each; and the workers' links are not the limit."""
+    assert (SEVERAL.worker_rate_bps, SEVERAL.sum_rate_bps) == (400e6, 50e6)
+    assert (MEASUREMENT.worker_rate_bps, MEASUREMENT.sum_rate_bps) == (200e6, 200e6)
+    assert (
+        replace(SEVERAL, rate_bps=None).worker_rate_bps,
+        replace(SEVERAL, rate_bps=None).sum_rate_bps,
+    ) == (
+        None,
+        None,
+    )
+    ideal_us = 25e6 * 8 / 50e6 * 1514 / 1408 * 1e6
+    outcome = Outcome(SEVERAL, [row(OURS, ideal_us), row(ONE, 2 * ideal_us)])
+    assert outcome.ratio_to_line() == {25_000_000: pytest.approx(1.0)}
+    assert outcome.ratio_to_one() == {25_000_000: pytest.approx(2.0)}
+    assert outcome.to_json()["ratio_to_one"] == {"25000000": pytest.approx(2.0)}
+
+
+def test_sums_that_end_on_another_way_are_trouble() -> None:
+    assert Outcome(SEVERAL, status={"path": "switch x2"}).trouble() == ""
+    assert (
+        "'switch, custodian', not 'switch x2'"
+        in Outcome(SEVERAL, status={"path": "switch, custodian"}).trouble()
+    )
+    assert Outcome(MEASUREMENT, status={"path": "switch"}).trouble() == ""

@@ -66,6 +66,34 @@ def test_gloo_alone_over_limited_links_is_no_faster_than_a_ring_can_be() -> None
     assert row["wrong"] == 0
 
 
+def test_several_switches_on_loopback_have_the_bits_of_one() -> None:
+    document = measured(
+        *("--workers", "2", "--switches", "2", "--no-host-reduce", "--peer", "none"),
+        *("--sizes", "4B,1MB", "--repeat", "1"),
+    )
+    assert [(row["backend"], row["size_bytes"], row["wrong"]) for row in document["rows"]] == [
+        ("paceline", 4, 0),
+        ("paceline/1", 4, 0),
+        ("paceline", 1_000_000, 0),
+        ("paceline/1", 1_000_000, 0),
+    ]
+    assert document["status"]["path"] == "switch x2"
+    assert set(document["ratio_to_one"]) == {"4", "1000000"}
+
+
+@needs_root
+def test_switches_with_links_of_their_own_are_no_faster_than_these() -> None:
+    document = measured(
+        *("--workers", "3", "--switches", "2", "--rate", "100mbit", "--peer", "none"),
+        *("--sizes", "2MB", "--repeat", "1"),
+    )
+    both, one = document["rows"]
+    assert (both["wrong"], one["wrong"]) == (0, 0)
+    burst_s = 2 * 131072 * 8 / 100e6
+    assert both["time_us"] / 1e6 > 2e6 * 3 / 2 * 8 / 100e6 - burst_s
+    assert one["time_us"] / 1e6 > 2e6 * 3 * 8 / 100e6 - burst_s
+
+
 @needs_root
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals) -> None:

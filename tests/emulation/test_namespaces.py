@@ -74,6 +74,18 @@ def test_links_are_limited_in_both_directions_and_nothing_stays() -> None:
 
 
 @needs_root
+def test_servers_beside_the_workers_have_links_of_their_own() -> None:
+    with namespaces.star(1, RATE_BPS, switches=2, switch_rate_bps=RATE_BPS / 4) as star:
+        assert len(namespaces.own()) == 4
+        at, address = star.switches[1], star.switch_address(1)
+        to_switch = speed_bps(star.workers[0], at, address, 4_000_000)
+        from_switch = speed_bps(at, star.workers[0], star.address(0), 4_000_000)
+        for speed in (to_switch, from_switch):
+            assert 0.1 * RATE_BPS < speed < 0.27 * RATE_BPS
+    assert namespaces.own() == []
+
+
+@needs_root
 def test_an_mtu_holds_on_every_device() -> None:
     with namespaces.star(2, RATE_BPS, mtu=9000) as star:
         for name in (star.hub, *star.workers):

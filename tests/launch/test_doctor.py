@@ -80,6 +80,20 @@ def test_a_switch_that_takes_packets_and_gives_none_is_found(monkeypatch: pytest
     assert "UDP" in last.todo
 
 
+def test_each_of_several_switches_is_looked_at() -> None:
+    with running(token=TOKEN) as one, running(token=TOKEN) as other:
+        named = f"127.0.0.1:{one.port}, 127.0.0.1:{other.port}*2"
+        found = [
+            each for each in examine(Wanted(named, TOKEN)) if each.what in ("switch", "token", "packets")
+        ]
+    assert [(each.what, each.state) for each in found] == [
+        ("switch", "ok"),
+        ("token", "ok"),
+        ("packets", "ok"),
+    ] * 2
+    assert str(other.port) in found[3].text
+
+
 def test_no_switch_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,16 +1,21 @@
+import contextlib
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from paceline.dashboard.run_source import _switch_addresses
 from paceline.errors import UserError
 from paceline.launch import run as launch
 from paceline.launch import switches
 from paceline.launch.store import Store
+from paceline.ports import free_port
 from tests.launch.scenes import Scene, assert_nothing_left, finish, kill, wait_for
 
 RUN = f"abc{os.getpid()}"
@@ -97,6 +102,79 @@ def test_addresses_that_are_none(tmp_path: Path) -> None:
         switches.attach(store, "sometimes")
     with pytest.raises(UserError, match=r"no switch answers at 127\.0\.0\.1:1"):
         switches.attach(store, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("sometimes", "neither auto, none nor HOST:PORT"),
+        ("a:1,b", "'b' is neither auto, none nor HOST:PORT"),
+        ("auto,a:1", "'auto' is neither"),
+        ("a:1,none", "'none' is neither"),
+        ("a:1,,b:1", "no address beside it"),
+        ("a:1,a:1", "named twice"),
+        ("a:1*0", "from 1 to"),
+    ],
+)
+def test_a_list_of_switches_is_checked_before_anything_starts(text: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason) as told:
+        launch.check(launch.RunRequest(switch=text))
+    assert told.value.place == "--switch"
+
+
+@contextlib.contextmanager
+def _two_stand_ins() -> Iterator[list[str]]:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    servers = [subprocess.Popen([sys.executable, "-c", SERVER, address]) for address in addresses]
+    try:
+        for address in addresses:
+            wait_for(lambda address=address: _answers(address), "a stand-in", 60)  # type: ignore[misc]
+        yield addresses
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"http://{address}/healthz", timeout=5).status == 200)
+    except OSError:
+        return False
+
+
+def test_several_switches_that_others_run_are_all_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switches, "ANSWER_S", 30.0)
+    monkeypatch.setenv("PACELINE_TOKEN", "secret")
+    store = _store(tmp_path)
+    with _two_stand_ins() as addresses:
+        named = f"{addresses[0]},{addresses[1]}*3"
+        found = switches.attach(store, named)
+        assert (found.address, found.token) == (named, "secret"), "the jobs are told the weights"
+        found.poll(1.0, store.event)
+        assert [row["job"] for row in store.switch_samples()].count("a") == 2
+        found.stop()
+        assert all(map(_answers, addresses)), "they are not ours to stop"
+    found.poll(9.0, store.event)
+    texts = [event["text"] for event in store.events()]
+    assert texts == [f"the switch {address} does not answer" for address in addresses]
+    with pytest.raises(UserError, match="no switch answers at"):
+        switches.attach(store, named)
+
+
+@pytest.mark.parametrize("given", ["", "none"])
+def test_jobs_get_the_switches_of_the_cluster_file_unless_they_are_not_to(given: str, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, {"s0": 1}).job("a", 1, "echo at ${PACELINE_SWITCH:-none}")
+    with _two_stand_ins() as addresses:
+        listed = "switches = [" + ", ".join(f'"{address}"' for address in addresses) + "]\n"
+        scene.cluster_file.write_text(listed + scene.cluster_file.read_text())
+        assert scene.run(switch=given) == 0
+    wanted = "none" if given else ",".join(addresses)
+    assert (scene.run_dir / "attempts/a.1/rank-0.log").read_text().split() == ["at", wanted]
+    sources = _switch_addresses(scene.store().meta())
+    assert sources == ({} if given else {"switch 1": addresses[0], "switch 2": addresses[1]})
 
 
 @pytest.mark.skipif(

@@ -26,10 +26,11 @@ from paceline.live.net.sockets import elements_for
 from paceline.units import parse_size_bytes
 
 OURS = "paceline"
+ONE = "paceline/1"
+"""Our backend over the first switch alone, where a run has several."""
 PEER = "gloo"
 REDOP = "sum"
 HOST = "host"
-SWITCH = "switch"
 FLOAT_PATHS = (HOST, "gloo")
 """Where sums of floats are made; on the other paths they are of fixed-point numbers."""
 SPINNING = "+spin"
@@ -54,7 +55,9 @@ class Measurement:
     backends: tuple[str, ...]
     dtype: str = "float32"
     rate_bps: float | None = None
-    """Of each link; None: the ranks share this machine's loopback."""
+    """Of each link; None: the ranks share this machine's loopback. With switches of their own: of a switch's link."""
+    switches: int = 0
+    """Servers that are switches, with a link each, and workers' links as wide as all of these; 0: the hub is one."""
     mtu: int = 1500
     loss: float = 0.0
     """Share of packets that the switch drops on purpose."""
@@ -75,8 +78,21 @@ class Measurement:
 
     def variants(self) -> tuple[str, ...]:
         """What is timed in turn: the backends, and with `spin` each again under a busy main thread."""
-        busy = tuple(name + SPINNING for name in self.backends) if self.spin else ()
-        return (*self.backends, *busy)
+        one = (ONE,) if self.switches > 1 and OURS in self.backends else ()
+        names = (*self.backends[:1], *one, *self.backends[1:])
+        return (*names, *(name + SPINNING for name in names if self.spin))
+
+    @property
+    def worker_rate_bps(self) -> float | None:
+        """Of a worker's link."""
+        return None if self.rate_bps is None else self.rate_bps * max(1, self.switches)
+
+    @property
+    def sum_rate_bps(self) -> float | None:
+        """At which a tensor can at most be sent and received by each worker: a switch sends it to all of them."""
+        if self.rate_bps is None or not self.switches:
+            return self.rate_bps
+        return self.rate_bps * self.switches / self.workers
 
     def wire_bits(self, size_bytes: int) -> int:
         """Bits of a number on the wire, of a tensor of this size."""
@@ -86,7 +102,11 @@ class Measurement:
 
     def expected_path(self) -> str:
         """How our backend's sums should go."""
-        return HOST if self.rate_bps is None and self.host_reduce else SWITCH
+        if self.rate_bps is None and self.host_reduce:
+            return HOST
+        from paceline.live.spread import path_name
+
+        return path_name(max(1, self.switches), 0)
 
     def to_json(self) -> str:
         """For a rank's command line."""
@@ -172,13 +192,18 @@ class Outcome:
         """How many times the peer's algbw ours is, by size."""
         return self._ratios(PEER, OURS)
 
+    def ratio_to_one(self) -> dict[int, float]:
+        """How many times the algbw over one switch that over all of them is, by size."""
+        return self._ratios(ONE, OURS)
+
     def ratio_spinning(self) -> dict[int, float]:
         """Speed under a busy main thread over speed without, by size."""
         return self._ratios(OURS, OURS + SPINNING)
 
     def ratio_to_line(self) -> dict[int, float]:
         """The ideal time of an in-network sum over ours, by size; nothing where the rate is not limited."""
-        if self.measurement.rate_bps is None:
+        rate_bps = self.measurement.sum_rate_bps
+        if rate_bps is None:
             return {}
         item_bytes = ITEM_BYTES[self.measurement.dtype]
         ratios = {}
@@ -186,7 +211,7 @@ class Outcome:
             ours = self.time_us(OURS, size)
             if ours is not None:
                 wire = self.measurement.wire_bits(size)
-                ideal = ideal_s(size, self.measurement.rate_bps, self.measurement.mtu, item_bytes, wire)
+                ideal = ideal_s(size, rate_bps, self.measurement.mtu, item_bytes, wire)
                 ratios[size] = ideal * 1e6 / ours
         return ratios
 
@@ -209,6 +234,7 @@ class Outcome:
             "rows": [row.to_json() for row in self.rows],
             "ratio_to_peer": {str(size): ratio for size, ratio in self.ratio_to_peer().items()},
             "ratio_to_line": {str(size): ratio for size, ratio in self.ratio_to_line().items()},
+            "ratio_to_one": {str(size): ratio for size, ratio in self.ratio_to_one().items()},
             "ratio_spinning": {str(size): ratio for size, ratio in self.ratio_spinning().items()},
             "status": self.status,
             "settings": settings,

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.bench.measurement import FLOAT_PATHS, OURS, SPINNING, MeasuredRow, Measurement
+from paceline.bench.measurement import FLOAT_PATHS, ONE, OURS, SPINNING, MeasuredRow, Measurement
 from paceline.bench.reference import ITEM_BYTES, TILE, Reference, digest, tile
 
 BATCH_BYTES_MAX = 32_000_000
@@ -41,8 +41,10 @@ SPINS = 2_000
 SWITCH_TIMEOUT_S = 300.0
 """A switch that compiles for the first time takes most of a minute, on a busy machine longer."""
 
-SWITCH_PROCESS = int(os.environ.get("PACELINE_BENCH_SWITCH", "0"))
-"""The switch's process, whose processor time belongs to our sums."""
+SWITCH_PROCESSES = [
+    int(number) for number in os.environ.get("PACELINE_BENCH_SWITCH", "").split(",") if number
+]
+"""The switches' processes, whose processor time belongs to our sums."""
 
 Group = Any
 """torch's ProcessGroup; its own annotations do not agree on what `new_group` returns."""
@@ -64,6 +66,8 @@ class Rank:
         for name in measurement.backends:
             if name not in self.groups:
                 self.groups[name] = dist.new_group(backend=name, timeout=timeout)
+        if ONE in measurement.variants():
+            self.groups[ONE] = dist.new_group(backend=OURS, timeout=timeout, pg_options=over_one_switch())
         self.dtype: torch.dtype = getattr(torch, measurement.dtype)
         length = min(TILE, max(1, max(measurement.sizes) // ITEM_BYTES[measurement.dtype]))
         self.tile = torch.from_numpy(tile(self.rank, measurement.dtype, length)).to(self.dtype)
@@ -87,6 +91,7 @@ class Rank:
         times: dict[str, list[float]] = {name: [] for name in self.measurement.variants()}
         wrong = dict.fromkeys(times, 0)
         cpu = dict.fromkeys(times, 0.0)
+        seen: dict[str, list[bytes]] = {}
         for i in range(repeat):
             turn = list(times) if i % 2 == 0 else list(reversed(times))
             for name in turn:
@@ -94,7 +99,10 @@ class Rank:
                 times[name].append(elapsed * 1e6)
                 cpu[name] += used / repeat
                 if i in (0, repeat - 1):
-                    wrong[name] += self._wrong(name, buffers)
+                    more, seen[name] = self._wrong(name, buffers)
+                    wrong[name] += more
+        if ONE in seen:
+            wrong[ONE] += sum(a != b for a, b in zip(seen[ONE], seen[OURS], strict=True))
         for name in times:
             yield MeasuredRow(
                 *(name, size_bytes, count, self.measurement.dtype, self.measurement.workers),
@@ -120,13 +128,13 @@ class Rank:
         reduce = self._spinning if name.endswith(SPINNING) else self._waiting
         group = self.groups[name.removesuffix(SPINNING)]
         dist.barrier(group=self.control)
-        switch = SWITCH_PROCESS if self.rank == 0 and name.startswith(OURS) else 0
-        used = time.process_time() + processor_s(switch)
+        switches = SWITCH_PROCESSES if self.rank == 0 and name.startswith(OURS) else []
+        used = time.process_time() + sum(map(processor_s, switches))
         started = time.perf_counter()
         for buffer in buffers:
             reduce(buffer, group)
         elapsed = time.perf_counter() - started
-        used = time.process_time() + processor_s(switch) - used
+        used = time.process_time() + sum(map(processor_s, switches)) - used
         return self._slowest(elapsed) / len(buffers), self._total(used) / len(buffers)
 
     def _waiting(self, buffer: torch.Tensor, group: Group) -> None:
@@ -146,9 +154,9 @@ class Rank:
                 part = buffer[start : start + len(self.tile)]
                 part.copy_(self.tile[: len(part)])
 
-    def _wrong(self, name: str, buffers: torch.Tensor) -> int:
-        """Elements of all ranks that are too far from the exact sum; at least one where ranks differ."""
-        ours = name.removesuffix(SPINNING) == OURS
+    def _wrong(self, name: str, buffers: torch.Tensor) -> tuple[int, list[bytes]]:
+        """Elements of all ranks that are too far from the exact sum, at least one where ranks differ; our digests."""
+        ours = name.removesuffix(SPINNING) in (OURS, ONE)
         fixed_point = ours and self.status().get("path") not in FLOAT_PATHS
         wrong = 0
         digests = []
@@ -159,7 +167,7 @@ class Rank:
         every: list[Any] = [None] * self.measurement.workers
         dist.all_gather_object(every, (wrong, digests), group=self.control)
         differing = sum(len({other[1][i] for other in every}) - 1 for i in range(len(buffers)))
-        return int(sum(other[0] for other in every) + differing)
+        return int(sum(other[0] for other in every) + differing), digests
 
     def status(self) -> dict[str, Any]:
         """What our backend says of itself; nothing where it is not measured."""
@@ -189,20 +197,27 @@ def processor_s(process: int) -> float:
     return total_ns / 1e9
 
 
-def wait_for_switch(address: str, timeout_s: float) -> None:
-    """Return when the switch is healthy; a backend that does not find it would go on without."""
-    from paceline.live.switch_client import ControlError, ControlPlane
+def over_one_switch() -> Any:
+    """Options of a group that knows the first switch only."""
+    settings: Any = importlib.import_module("paceline.torch.settings")
+    here = settings.read_settings()
+    return replace(here, switch=here.switch.partition(",")[0])
 
-    control = ControlPlane.parse(address)
+
+def wait_for_switches(addresses: str, timeout_s: float) -> None:
+    """Return when the switches are healthy; a backend that does not find them would go on without."""
+    from paceline.live.switch_client import ControlError, parse_switches
+
     until = time.monotonic() + timeout_s
-    while True:
-        try:
-            control.text("/healthz")
-            return
-        except ControlError as error:
-            if time.monotonic() > until:
-                raise SystemExit(f"the switch is not up: {error}") from None
-        time.sleep(0.2)
+    for named in parse_switches(addresses):
+        while True:
+            try:
+                named.control.text("/healthz")
+                break
+            except ControlError as error:
+                if time.monotonic() > until:
+                    raise SystemExit(f"the switch is not up: {error}") from None
+            time.sleep(0.2)
 
 
 def main(arguments: list[str], write: Callable[[str], object] = sys.stdout.write) -> None:
@@ -210,7 +225,7 @@ def main(arguments: list[str], write: Callable[[str], object] = sys.stdout.write
     torch.set_num_threads(1)
     measurement = Measurement.from_json(arguments[0])
     if OURS in measurement.backends:
-        wait_for_switch(os.environ["PACELINE_SWITCH"], SWITCH_TIMEOUT_S)
+        wait_for_switches(os.environ["PACELINE_SWITCH"], SWITCH_TIMEOUT_S)
     rank = Rank(measurement)
     for row in rank.rows():
         if rank.rank == 0:

@@ -27,6 +27,7 @@ START_TIMEOUT_S = 400.0
 """Until the first row: torch's import and a first compilation by every rank on a busy machine."""
 SIZE_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
+SWITCH = "switch"
 _POLL_S = 0.5
 
 Command = Callable[[list[str]], list[str]]
@@ -36,17 +37,16 @@ Command = Callable[[list[str]], list[str]]
 class Testbed:
     """Where ranks and switch run."""
 
-    switch: str
-    """The switch's address."""
-    control_port: int
+    switches: tuple[str, ...]
+    """Control addresses of the switches, HOST:PORT."""
     addresses: tuple[str, ...]
     """Of the ranks."""
     device: str
     """The network interface that Gloo is to use."""
     port: int
     """Of the ranks' rendezvous, at the first rank."""
-    in_switch: Command
-    """Makes a command one that runs where the switch is."""
+    in_switch: tuple[Command, ...]
+    """For each switch: makes a command one that runs where it is."""
     in_rank: tuple[Command, ...]
     """The same for each rank."""
 
@@ -56,7 +56,7 @@ def run(measurement: Measurement, report: Callable[[MeasuredRow], None] = lambda
     outcome = Outcome(measurement)
     with _testbed(measurement) as testbed, Children() as children:
         if OURS in measurement.backends:
-            _start_switch(children, measurement, testbed)
+            _start_switches(children, measurement, testbed)
             _compile(children, measurement)
         output = _start_ranks(children, measurement, testbed)
         for message in _messages(children, output):
@@ -76,18 +76,26 @@ def _testbed(measurement: Measurement) -> Iterator[Testbed]:
     if measurement.rate_bps is None:
         alike = tuple(_as_it_is for _ in range(measurement.workers))
         addresses = ("127.0.0.1",) * measurement.workers
-        yield Testbed(
-            "127.0.0.1", free_port(measurement.shards), addresses, "lo", free_port(), _as_it_is, alike
+        switches = tuple(
+            f"127.0.0.1:{free_port(measurement.shards)}" for _ in range(max(1, measurement.switches))
         )
+        yield Testbed(switches, addresses, "lo", free_port(), (_as_it_is,) * len(switches), alike)
         return
-    with namespaces.star(measurement.workers, measurement.rate_bps, mtu=measurement.mtu) as star:
+    assert measurement.worker_rate_bps is not None
+    with namespaces.star(
+        measurement.workers,
+        measurement.worker_rate_bps,
+        mtu=measurement.mtu,
+        switches=measurement.switches,
+        switch_rate_bps=measurement.rate_bps,
+    ) as star:
+        at = [star.switch_address(k) for k in range(measurement.switches)] or [star.hub_address]
         yield Testbed(
-            switch=star.hub_address,
-            control_port=CONTROL_PORT,
+            switches=tuple(f"{address}:{CONTROL_PORT}" for address in at),
             addresses=tuple(star.address(i) for i in range(measurement.workers)),
             device=namespaces.DEVICE,
             port=RENDEZVOUS_PORT,
-            in_switch=_within(star.hub),
+            in_switch=tuple(_within(name) for name in star.switches or (star.hub,)),
             in_rank=tuple(_within(name) for name in star.workers),
         )
 
@@ -100,12 +108,11 @@ def _within(namespace: str) -> Command:
     return lambda command: namespaces.inside(namespace, command)
 
 
-def _start_switch(children: Children, measurement: Measurement, testbed: Testbed) -> None:
+def _start_switches(children: Children, measurement: Measurement, testbed: Testbed) -> None:
     token = children.folder / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(16), encoding="utf-8")
     command = [sys.executable, "-c", "from paceline.cli import main; main()", "switch"]
-    command += ["--listen", f"{testbed.switch}:{testbed.control_port}"]
     command += [
         "--token-file",
         str(token),
@@ -118,7 +125,8 @@ def _start_switch(children: Children, measurement: Measurement, testbed: Testbed
         command += ["--memory", measurement.memory]
     if measurement.loss:
         command += ["--drop", str(measurement.loss)]
-    children.start("switch", testbed.in_switch(command), dict(os.environ))
+    for number, (address, inside) in enumerate(zip(testbed.switches, testbed.in_switch, strict=True)):
+        children.start(f"{SWITCH} {number}", inside([*command, "--listen", address]), dict(os.environ))
 
 
 def _compile(children: Children, measurement: Measurement) -> None:
@@ -148,8 +156,9 @@ def _start_ranks(children: Children, measurement: Measurement, testbed: Testbed)
             "PACELINE_HOST_REDUCE": "1" if measurement.host_reduce else "0",
         }
         if OURS in measurement.backends:
-            environment["PACELINE_SWITCH"] = f"{testbed.switch}:{testbed.control_port}"
-            environment["PACELINE_BENCH_SWITCH"] = str(children.children["switch"].pid)
+            environment["PACELINE_SWITCH"] = ",".join(testbed.switches)
+            processes = [child.pid for name, child in children.children.items() if name.startswith(SWITCH)]
+            environment["PACELINE_BENCH_SWITCH"] = ",".join(map(str, processes))
             environment["PACELINE_WIRE"] = str(measurement.wire or "")
             environment["PACELINE_TOKEN"] = (children.folder / "token").read_text(encoding="utf-8")
         command = testbed.in_rank[i]([sys.executable, "-m", "paceline.bench.rank", measurement.to_json()])
@@ -186,4 +195,4 @@ def _messages(children: Children, output: IO[bytes]) -> Iterator[dict[str, Any]]
 
 def _check(children: Children) -> None:
     for name in children.children:
-        children.check(name, may_end=name != "switch")
+        children.check(name, may_end=not name.startswith(SWITCH))

@@ -28,6 +28,11 @@ vs gloo: our algbw over Gloo's. vs line: the ideal time over ours. Ideal is size
 payload share of the frames (0.930 with an MTU of 1500): an in-network sum sends and receives everything once.
 Sizes near the limiter's burst of 128 KiB can exceed the line.
 
+With --switches N, N servers beside the workers are switches. Each has one link, of --rate, which carries what all
+workers send it and what it sends to all; the workers' links are N times as wide. From two on, the rows paceline/1
+are the same sums over the first switch alone, in the same run and on the same links, and #wrong of these counts
+results that differ in any bit from those over all.
+
 Exit code: 0; 1 if an element was wrong or a process failed; 2 for a mistake in what was given.
 
 Examples:
@@ -41,6 +46,8 @@ Examples:
   paceline bench allreduce --workers 8 --rate 200mbit --loss 0.01 --peer none --sizes 25MB
 
   paceline bench allreduce --workers 2 --rate 200mbit --spin --sizes 25MB
+
+  paceline bench allreduce --workers 4 --switches 2 --rate 200mbit --sizes 25MB
 """
 BACKENDS = ("paceline", "gloo")
 TYPES = ("float32", "bfloat16", "float16", "int32")
@@ -73,6 +80,12 @@ def allreduce(
         bool, typer.Option(help="Whether ranks of one host sum in shared memory first (without --rate).")
     ] = True,
     policy: Annotated[str, typer.Option(metavar="NAME", help="Of the switch.")] = "esa",
+    switches: Annotated[
+        int,
+        typer.Option(
+            min=0, max=8, help="Servers that are switches, each with a link of --rate; 0: the hub is one."
+        ),
+    ] = 0,
     shards: Annotated[int, typer.Option(min=1, max=64, help="Of the switch, one thread each.")] = 1,
     spin: Annotated[
         bool, typer.Option("--spin", help="Measure also with every rank's main thread busy in Python.")
@@ -100,6 +113,7 @@ def allreduce(
         host_reduce=host_reduce,
         policy=policy,
         shards=shards,
+        switches=switches,
         wire=int(_one_of("--wire", wire, ("", "32")) or 0) or None,
         spin=spin,
         repeat=repeat,
@@ -110,7 +124,7 @@ def allreduce(
     if json_file != "-":
         _show_ratios(outcome)
         if legend:
-            print_legend(page_console(110), (*COLUMNS, "vs gloo", "vs line"))
+            print_legend(page_console(110), (*COLUMNS, "vs gloo", "vs line", "vs one switch"))
     if outcome.trouble():
         typer.echo(f"paceline: bench allreduce: {outcome.trouble()}", err=True)
     if outcome.trouble() or any(row.wrong for row in outcome.rows):
@@ -209,9 +223,10 @@ _FORMAT = "{:>12} {:>12} {:>9} {:>6} {:>14} {:>12} {:>9} {:>9} {:>9} {:>7}"
 def _show_head(measurement: "Measurement") -> None:
     from paceline.units import format_rate
 
-    links = f"links of {format_rate(measurement.rate_bps)}" if measurement.rate_bps else "loopback"
+    wide = measurement.worker_rate_bps
+    links = f"links of {format_rate(wide)}" if wide else "loopback"
     ours = (
-        f", switch: {measurement.policy}, {measurement.shards} shard(s)"
+        f", {_named_switches(measurement)}: {measurement.policy}, {measurement.shards} shard(s)"
         if "paceline" in measurement.backends
         else ""
     )
@@ -224,6 +239,15 @@ def _show_head(measurement: "Measurement") -> None:
         _FORMAT.format("size", "count", "type", "redop", "backend", "time", "algbw", "busbw", "cpu", "#wrong")
     )
     typer.echo(_FORMAT.format("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "(s/GB)", ""))
+
+
+def _named_switches(measurement: "Measurement") -> str:
+    from paceline.units import format_rate
+
+    if not measurement.switches:
+        return "switch"
+    links = f" with links of {format_rate(measurement.rate_bps)}" if measurement.rate_bps else ""
+    return f"{measurement.switches} switch(es){links}"
 
 
 def _show_row(row: "MeasuredRow") -> None:
@@ -243,6 +267,7 @@ def _show_ratios(outcome: "Outcome") -> None:
     ratios = {
         "vs gloo": outcome.ratio_to_peer(),
         "vs line": outcome.ratio_to_line(),
+        "vs one switch": outcome.ratio_to_one(),
         "with a busy main thread": outcome.ratio_spinning(),
     }
     for name, by_size in ratios.items():

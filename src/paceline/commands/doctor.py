@@ -13,7 +13,11 @@ _STYLES = dict(zip(STATES, ("green", "yellow", "bold red", "dim"), strict=True))
 
 def doctor(
     switch: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Also look at this switch. Default: PACELINE_SWITCH.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Also look at this switch, or several (commas). Default: PACELINE_SWITCH.",
+        ),
     ] = "",
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The switch's token. Default: PACELINE_TOKEN.")

@@ -48,8 +48,13 @@ def run(
     policy: Annotated[str, typer.Option(help="bco-plus, sjf-bco, ls, ff or rand.")] = "bco-plus",
     objective: Annotated[str, typer.Option(metavar="makespan|jct", help="What is minimised.")] = "makespan",
     switch: Annotated[
-        str, typer.Option(metavar="auto|HOST:PORT|none", help="Software switch: start one, use one, or none.")
-    ] = "none",
+        list[str] | None,
+        typer.Option(
+            metavar="auto|HOST:PORT|none",
+            help="Software switch: start one, use one or several (repeat, or commas), or none. Default: what the "
+            "cluster file names, else none.",
+        ),
+    ] = None,
     switch_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory of the switch of --switch auto. Default: 64MiB.")
     ] = "",
@@ -130,7 +135,7 @@ def run(
         assert jobs is not None
         folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
         request = launch.RunRequest(
-            launcher, policy, objective, switch, switch_memory, seed, grace, patience, address,
+            launcher, policy, objective, ",".join(switch or []), switch_memory, seed, grace, patience, address,
             tuple(shlex.split(sbatch)), network, tuple(name for name in warm.split(",") if name),
             switch_policy, no_later,
         )  # fmt: skip

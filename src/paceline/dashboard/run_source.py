@@ -29,6 +29,7 @@ from paceline.errors import UserError
 from paceline.launch.control import planner_alive
 from paceline.launch.planner_loop import FINAL
 from paceline.launch.store import FILE, Row, Store
+from paceline.live.switch_client import parse_switches
 from paceline.report.run.logs import why_it_failed
 from paceline.report.run.read import RunData, lags_of, run_of
 from paceline.schedule.inputs.cluster import Cluster
@@ -423,14 +424,16 @@ def _told_stragglers(data: RunData) -> dict[str, StragglerView]:
 
 
 def _switch_addresses(meta: Mapping[str, Any]) -> dict[str, str]:
-    """The switches of a run, by the names that its store has for them."""
+    """The switches of a run, by the names that its store has for them; those that others run are numbered."""
     found = {
         key: value["address"]
         for key, value in meta.items()
         if key.startswith("switch") and isinstance(value, dict) and "address" in value
     }
     if not found and (asked := str(meta["request"].get("switch", "none"))) not in ("none", "auto"):
-        found["switch"] = asked
+        addresses = [named.address for named in parse_switches(asked)]
+        names = [f"switch {k + 1}" for k in range(len(addresses))] if len(addresses) > 1 else ["switch"]
+        found.update(zip(names, addresses, strict=True))
     return found
 
 

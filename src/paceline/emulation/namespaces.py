@@ -23,6 +23,7 @@ from paceline.errors import UserError
 
 PREFIX = "pl"
 WORKERS_MAX = 64
+SWITCHES_MAX = 8
 DEVICE = "uplink"
 """A worker's end of its link."""
 BRIDGE = "hub"
@@ -37,12 +38,14 @@ _FOLDER = Path("/run/netns")
 
 @dataclass(frozen=True)
 class Star:
-    """Namespaces that exist: one a worker, one for the switch."""
+    """Namespaces that exist: one a worker, one for the hub, where a switch can be, one a server that is a switch."""
 
     hub: str
     workers: tuple[str, ...]
     rate_bps: float
     mtu: int
+    switches: tuple[str, ...] = ()
+    switch_rate_bps: float = 0.0
 
     @property
     def hub_address(self) -> str:
@@ -52,6 +55,10 @@ class Star:
     def address(self, worker: int) -> str:
         """Where a worker is reached."""
         return f"10.77.0.{10 + worker}"
+
+    def switch_address(self, switch: int) -> str:
+        """Where a server that is a switch is reached."""
+        return f"10.77.0.{200 + switch}"
 
     @property
     def hub_address_ipv6(self) -> str:
@@ -81,16 +88,34 @@ def check_possible() -> None:
 
 
 @contextlib.contextmanager
-def star(workers: int, rate_bps: float, *, mtu: int = 1500, ipv6: bool = False) -> Iterator[Star]:
+def star(
+    workers: int,
+    rate_bps: float,
+    *,
+    mtu: int = 1500,
+    ipv6: bool = False,
+    switches: int = 0,
+    switch_rate_bps: float = 0.0,
+) -> Iterator[Star]:
     """Namespaces for `workers` and a switch, joined by links of `rate_bps`; removed at the end, whatever happens.
 
-    `ipv6` gives all of them addresses of both families.
+    `ipv6` gives all of them addresses of both families. `switches`: so many servers more, with links of a rate of
+    their own.
     """
     if not 1 <= workers <= WORKERS_MAX:
         raise UserError(f"a star has 1 to {WORKERS_MAX} workers, not {workers}", place="workers")
+    if not 0 <= switches <= SWITCHES_MAX:
+        raise UserError(f"a star has up to {SWITCHES_MAX} switches, not {switches}", place="switches")
     check_possible()
     remove_leftovers()
-    names = Star(own_name("hub"), tuple(own_name(f"w{i}") for i in range(workers)), rate_bps, mtu)
+    names = Star(
+        own_name("hub"),
+        tuple(own_name(f"w{i}") for i in range(workers)),
+        rate_bps,
+        mtu,
+        tuple(own_name(f"s{k}") for k in range(switches)),
+        switch_rate_bps or rate_bps,
+    )
     try:
         _build(names)
         if ipv6:
@@ -98,7 +123,7 @@ def star(workers: int, rate_bps: float, *, mtu: int = 1500, ipv6: bool = False) 
         yield names
     finally:
         with _undisturbed():
-            for name in (*names.workers, names.hub):
+            for name in (*names.workers, *names.switches, names.hub):
                 _remove(name)
 
 
@@ -122,18 +147,24 @@ def _build(names: Star) -> None:
     ip("-n", names.hub, "address", "add", f"{names.hub_address}/24", "dev", BRIDGE)
     ip("-n", names.hub, "link", "set", BRIDGE, "up")
     for i, worker in enumerate(names.workers):
-        port = f"w{i}"
-        ip("netns", "add", worker)
-        ip("-n", worker, "link", "set", "lo", "up")
-        ip(
-            *("-n", names.hub, "link", "add", port, "mtu", str(names.mtu), "type", "veth"),
-            *("peer", "name", DEVICE, "mtu", str(names.mtu), "netns", worker),
-        )
-        ip("-n", names.hub, "link", "set", port, "master", BRIDGE, "up")
-        ip("-n", worker, "address", "add", f"{names.address(i)}/24", "dev", DEVICE)
-        ip("-n", worker, "link", "set", DEVICE, "up")
-        limit_device(worker, DEVICE, names.rate_bps)
-        limit_device(names.hub, port, names.rate_bps)
+        _join(names, worker, f"w{i}", names.address(i), names.rate_bps)
+    for k, switch in enumerate(names.switches):
+        _join(names, switch, f"s{k}", names.switch_address(k), names.switch_rate_bps)
+
+
+def _join(names: Star, namespace: str, port: str, address: str, rate_bps: float) -> None:
+    """Make a namespace, with one link to a port of the hub."""
+    ip("netns", "add", namespace)
+    ip("-n", namespace, "link", "set", "lo", "up")
+    ip(
+        *("-n", names.hub, "link", "add", port, "mtu", str(names.mtu), "type", "veth"),
+        *("peer", "name", DEVICE, "mtu", str(names.mtu), "netns", namespace),
+    )
+    ip("-n", names.hub, "link", "set", port, "master", BRIDGE, "up")
+    ip("-n", namespace, "address", "add", f"{address}/24", "dev", DEVICE)
+    ip("-n", namespace, "link", "set", DEVICE, "up")
+    limit_device(namespace, DEVICE, rate_bps)
+    limit_device(names.hub, port, rate_bps)
 
 
 def _add_ipv6(names: Star) -> None:

@@ -14,9 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.errors import UserError
+
+if TYPE_CHECKING:
+    from paceline.live.switch_client import ControlPlane
 
 State = Literal["ok", "worth a look", "bad", "left out"]
 SHM_WANTED_BYTES = 256 << 20
@@ -114,11 +117,12 @@ def _caches(wanted: Wanted) -> Finding:
 
 def _mtu(wanted: Wanted) -> Finding:
     from paceline.live.net.sockets import elements_for, path_mtu
+    from paceline.live.switch_client import parse_switches
 
-    host = wanted.switch.partition(":")[0] if wanted.switch else "192.0.2.1"
-    towards = f"towards {host}" if wanted.switch else "of the default route"
+    named = [named.control.host for named in parse_switches(wanted.switch)]
+    towards = f"towards {', '.join(named)}" if named else "of the default route"
     try:
-        mtu = path_mtu(host)
+        mtu = min(map(path_mtu, named or ["192.0.2.1"]))  # all use the packets of the narrowest way
     except UserError as error:
         state: State = "bad" if wanted.switch else "left out"
         return Finding(
@@ -227,13 +231,19 @@ def _ray(wanted: Wanted) -> Finding:
 
 
 def _switch(wanted: Wanted) -> Iterator[Finding]:
-    from paceline.launch.probe import probe
-    from paceline.live.switch_client import ControlError, ControlPlane
+    from paceline.live.switch_client import parse_switches
 
     if not wanted.switch:
         yield Finding("switch", "left out", "none was named", "paceline doctor --switch HOST:PORT")
         return
-    control = ControlPlane.parse(wanted.switch, wanted.token)
+    for named in parse_switches(wanted.switch, wanted.token):
+        yield from _one_switch(named.control, bool(wanted.token))
+
+
+def _one_switch(control: "ControlPlane", has_token: bool) -> Iterator[Finding]:
+    from paceline.launch.probe import probe
+    from paceline.live.switch_client import ControlError
+
     try:
         control.text("/metrics")
         yield Finding("switch", "ok", f"{control.host}:{control.port} answers")
@@ -251,9 +261,9 @@ def _switch(wanted: Wanted) -> Iterator[Finding]:
         echo = probe(control)
     except ControlError as error:
         if error.status == 401:
-            kind = "is not the switch's" if wanted.token else "was given, and the switch asks for one"
+            kind = "is not the switch's" if has_token else "was given, and the switch asks for one"
             yield Finding(
-                "token", "bad", f"the token {kind}" if wanted.token else f"no token {kind}",
+                "token", "bad", f"the token {kind}" if has_token else f"no token {kind}",
                 "--token-file FILE, the same file as the switch's, or export PACELINE_TOKEN",
             )  # fmt: skip
             return

@@ -51,7 +51,8 @@ class RunRequest:
     policy: str = "bco-plus"
     objective: str = "makespan"
     switch: str = "none"
-    """`none`, `auto`: the run starts one, or HOST:PORT of one that is there."""
+    """`none`, `auto`: the run starts one, or HOST:PORT of one that is there, or of several with commas. Empty: those
+    that the cluster file names, if it does."""
     switch_memory: str = ""
     """Of a switch that the run starts; default: the switch's own."""
     seed: int = 0
@@ -104,10 +105,12 @@ def check(request: RunRequest) -> None:
     if request.network == EMULATED:
         if request.launcher != "local":
             raise UserError("an emulated network is for --launcher local", place="--network")
-        if request.switch not in ("none", "auto"):
+        if request.switch not in ("", "none", "auto"):
             raise UserError(f"{request.switch} cannot be reached from an emulated network", place="--switch")
     elif request.network:
         raise UserError(f"{request.network!r} is not 'emulated'", place="--network")
+    if request.switch not in ("", "none", "auto"):
+        switches.check_named(request.switch)
     if request.switch_memory:
         if request.switch != "auto":
             raise UserError("is for a switch that the run starts: --switch auto", place="--switch-memory")
@@ -138,6 +141,9 @@ def create(jobs_file: Path, cluster: str, request: RunRequest, folder: Path) -> 
             raise UserError(f"{request.launcher} cannot be reached: {error}", place="--launcher") from None
     if source.file.network.emulated and request.launcher == "local":
         request = replace(request, network=EMULATED)
+        check(request)
+    if not request.switch:
+        request = replace(request, switch=",".join(source.file.switches) or "none")
         check(request)
     if request.warm and not request.network:
         raise UserError("ranks are forked from a warm process on an emulated network only", place="--warm")
@@ -275,7 +281,7 @@ def _mended(folder: Path) -> Store:
 @contextlib.contextmanager
 def _switch(
     store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
-) -> Iterator[switches.RunSwitch | switches.SwitchTree | None]:
+) -> Iterator[switches.AnySwitch | None]:
     """The switch of the run. A planner that dies, or gives up waiting for its engine, leaves it to its jobs; a
     planner that ends takes it along."""
     if request.switch == "none":
@@ -292,7 +298,7 @@ def _switch(
 
 def _compiled_switch(
     store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
-) -> switches.RunSwitch | switches.SwitchTree:
+) -> switches.AnySwitch:
     """A switch that answers. With the local launcher agents run here too, and are compiled before any job waits."""
     warming = Warming(("agent", "worker")) if request.launcher == "local" else None
     try:
@@ -311,7 +317,7 @@ def _compiled_switch(
 
 def _answering_switch(
     store: Store, request: RunRequest, watcher: Watcher, network: EmulatedCluster | None
-) -> switches.RunSwitch | switches.SwitchTree:
+) -> switches.AnySwitch:
     if request.switch != "auto":
         return switches.attach(store, request.switch)
     reason = "the first on a machine compiles for a minute or more"

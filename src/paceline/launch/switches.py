@@ -23,7 +23,7 @@ from paceline.launch.launchers.protocol import MARK, Share, Task
 from paceline.launch.store import Store, Tell
 from paceline.live.net.addresses import show_address, split_address
 from paceline.live.net.sockets import own_address
-from paceline.live.switch_client import ControlError, ControlPlane
+from paceline.live.switch_client import ControlError, ControlPlane, parse_switches
 from paceline.live.switch_tls import trust_in
 from paceline.ports import free_port
 
@@ -110,6 +110,22 @@ class RunSwitch:
             time.sleep(0.1)
 
 
+class SeveralSwitches:
+    """Switches that somebody else runs, and that share the jobs' tensors."""
+
+    def __init__(self, address: str, switches: Sequence[RunSwitch]) -> None:
+        self.address, self.switches = address, switches
+        self.token = switches[0].token
+
+    def poll(self, now: float, tell: Tell) -> None:
+        """Write a sample of each."""
+        for switch in self.switches:
+            switch.poll(now, tell)
+
+    def stop(self) -> None:
+        """They are not ours to stop."""
+
+
 class SwitchTree:
     """A switch in each rack, under an upper one; jobs get their rack's from the emulated network."""
 
@@ -126,6 +142,9 @@ class SwitchTree:
         """Stop all of them."""
         for switch in (*self.racks, self.upper):
             switch.stop()
+
+
+AnySwitch = RunSwitch | SeveralSwitches | SwitchTree
 
 
 def _page(address: str, path: str, timeout_s: float) -> str:
@@ -163,20 +182,33 @@ def samples_of(text: str) -> dict[str | None, dict[str, float]]:
     return found
 
 
-def attach(store: Store, address: str) -> RunSwitch:
-    """Use a switch that somebody else runs; its token comes from the environment, as for any agent."""
+def check_named(text: str) -> list[str]:
+    """The addresses in HOST:PORT, or in several with commas; a mistake is the user's."""
     try:
-        ControlPlane.parse(address)
+        addresses = [named.address for named in parse_switches(text)]
+    except UserError as error:
+        reason = (
+            error.message if "," in text or "*" in text else f"{text!r} is neither auto, none nor HOST:PORT"
+        )
+        raise UserError(reason, place="--switch") from None
+    for address in addresses:
         _, port = split_address(address.partition("#")[0].removeprefix("https://"), 0)
-    except (UserError, ValueError):
-        port = 0
-    if not port:
-        raise UserError(f"{address!r} is neither auto, none nor HOST:PORT", place="--switch")
-    try:
-        _page(address, "/healthz", 5.0)
-    except ControlError as error:
-        raise UserError(f"no switch answers at {address}: {error.reason}", place="--switch") from None
-    return RunSwitch(store, address, os.environ.get("PACELINE_TOKEN", ""))
+        if not port:
+            raise UserError(f"{address!r} is neither auto, none nor HOST:PORT", place="--switch")
+    return addresses
+
+
+def attach(store: Store, text: str) -> RunSwitch | SeveralSwitches:
+    """Use switches that somebody else runs; their token comes from the environment, as for any agent."""
+    token = os.environ.get("PACELINE_TOKEN", "")
+    found = []
+    for address in check_named(text):
+        try:
+            _page(address, "/healthz", 5.0)
+        except ControlError as error:
+            raise UserError(f"no switch answers at {address}: {error.reason}", place="--switch") from None
+        found.append(RunSwitch(store, address, token))
+    return found[0] if len(found) == 1 else SeveralSwitches(text, found)
 
 
 def start(

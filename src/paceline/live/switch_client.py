@@ -262,6 +262,8 @@ class NamedSwitch:
     """One of the switches that PACELINE_SWITCH names."""
 
     control: ControlPlane
+    address: str
+    """As it is named."""
     factor: int = 1
     """How many times as much as the others it is to carry, as far as it has room."""
 
@@ -280,7 +282,8 @@ def parse_switches(
             raise UserError(f'"{part}": behind * is a number from 1 to {WEIGHT_MAX}', place="PACELINE_SWITCH")
         if not address:
             raise UserError(f'"{text}" has a comma and no address beside it', place="PACELINE_SWITCH")
-        named.append(NamedSwitch(ControlPlane.parse(address, token, timeout_s, trust), int(factor)))
+        control = ControlPlane.parse(address, token, timeout_s, trust)
+        named.append(NamedSwitch(control, address.strip(), int(factor)))
     shown_all = [switch.control.shown for switch in named]
     if double := next((name for name in shown_all if shown_all.count(name) > 1), ""):
         raise UserError(f"{double} is named twice", place="PACELINE_SWITCH")

@@ -98,6 +98,7 @@ MEANINGS: dict[str, str] = {
     "busbw": "algbw x 2 (n - 1) / n: what a ring's links would have to carry for this time",
     "#wrong": "elements that are further from the exact sum than the method's stated error, or differ between ranks",
     "vs gloo": "our algbw over Gloo's of the same run",
+    "vs one switch": "our algbw over that of one of the switches alone, in the same run",
     "vs line": "the ideal time, size over the link's goodput, over ours",
     # of model profiles
     "model": "its name in job files and scenarios",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.numbers.layout import BLOCK_ELEMENTS, DTYPES, SUM
-from paceline.core.numbers.split import PART_BLOCKS, Part, Splitter
+from paceline.core.numbers.split import PART_BLOCKS, Splitter, TensorPart
 from tests.core.numbers.reduction import new_layout, reduce_all, to_bfloat16
 
 ELEMENTS = st.sampled_from([96, 320, 352, 1000, 2048])
@@ -115,6 +115,6 @@ def test_a_cut_elsewhere_has_other_bits() -> None:
     size = 16 * BLOCK_ELEMENTS
     arrays = [_tensor(rng, size, "float32") for _ in range(3)]
     whole = reduce_all(arrays, "float32", elements=352)
-    parts = [Part(0, 0, 100_000), Part(1, 100_000, size)]
+    parts = [TensorPart(0, 0, 100_000), TensorPart(1, 100_000, size)]
     sums = [reduce_all([array[p.begin : p.end] for array in arrays], "float32", elements=352) for p in parts]
     assert np.concatenate(sums).tobytes() != whole.tobytes()

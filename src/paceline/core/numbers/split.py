@@ -18,7 +18,7 @@ PART_BLOCKS = 2
 """Whole blocks of the least part: more numbers than `BLOCK_ELEMENTS`, from which on 16-bit formats take their form."""
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """A part of a tensor: where it goes, and which of its numbers."""
 
     switch: int
@@ -43,7 +43,7 @@ class Splitter:
         self._layout = layouts.view(np.recarray)[0]
         self._block_chunks, self._chunk_numbers = layouts["block_chunks"], layouts["chunk_numbers"]
 
-    def cut(self, size: int, dtype: int, elements: int, wire: int) -> list[Part]:
+    def cut(self, size: int, dtype: int, elements: int, wire: int) -> list[TensorPart]:
         """The parts of the next tensor, in order; `elements` and `wire` as in `lay_out`."""
         chosen = list(range(len(self._weights)))
         # Blocks have more than half of `BLOCK_ELEMENTS`: without this many numbers there are not blocks enough.
@@ -55,7 +55,7 @@ class Splitter:
                 begins = [0, *ends[:-1]]
                 if all(end - begin >= PART_BLOCKS for begin, end in zip(begins, ends, strict=True)):
                     parts = [
-                        Part(s, begin * block, end * block)
+                        TensorPart(s, begin * block, end * block)
                         for s, begin, end in zip(chosen, begins, ends, strict=True)
                     ]
                     parts[-1] = parts[-1]._replace(end=size)  # what is no whole block goes with the last
@@ -63,7 +63,7 @@ class Splitter:
                         self._give(parts)
                     return parts
                 chosen.remove(self._to_leave_out(chosen))
-        whole = [Part(self._turn_of(size), 0, size)]
+        whole = [TensorPart(self._turn_of(size), 0, size)]
         self._give(whole)
         return whole
 
@@ -82,7 +82,7 @@ class Splitter:
                 best = s
         return best
 
-    def _give(self, parts: list[Part]) -> None:
+    def _give(self, parts: list[TensorPart]) -> None:
         for part in parts:
             self._given[part.switch] += part.end - part.begin
 

@@ -90,6 +90,9 @@ class ClusterFile(Section):
     network: ClusterNetwork = ClusterNetwork()
     device: DeviceSection = DeviceSection()
     switch: SwitchMemory | None = None
+    switches: list[Name] = []
+    """Control addresses (HOST:PORT) of switches that run there: `paceline run` uses them, shared by weight, where it is
+    given no `--switch`. No planner looks at them."""
     model: ModelSection = ModelSection()
 
     @model_validator(mode="after")
