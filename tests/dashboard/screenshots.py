@@ -4,6 +4,7 @@ Starts the example in which two jobs want one switch's memory, with its dashboar
 at the report of the same run, as far as it is by then.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def look(page: Browser, url: str, into: Path) -> None:
     """Wait until there is something to see, and take the pictures."""
     page.open(url, 1280, 900)
     runs = "#jobs .state.running"
-    page.wait(lambda: page.count(runs) >= 2, "two running jobs", 400.0)
+    page.wait(lambda: page.count(runs + ", #jobs .state.failed") >= 2, "two running jobs", 400.0)
+    if page.count("#jobs .state.failed"):
+        raise SystemExit("a job failed")
     page.wait(lambda: page.count("#memory .areas path") >= 2, "both in the switch's memory", 120.0)
     page.wait(lambda: page.count("#stragglers tbody tr") >= 4, "all workers", 120.0)
     time.sleep(12.0)
@@ -64,7 +67,9 @@ def main() -> None:
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         command = [sys.executable, "-c", CALL, "run", *EXAMPLE, *OPTIONS, "--out", f"{made}/contend"]
-        run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        # The jobs' `python` is this one.
+        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
         lines: list[str] = []
         assert run.stderr is not None
 

@@ -67,6 +67,24 @@ def test_who_became_slow_is_seen_against_its_own_best() -> None:
     assert by_name["s0"].score_best == 1.0
 
 
+def test_one_odd_look_is_no_best_and_who_comes_with_the_first_is_not_slow() -> None:
+    scores = StragglerScores()
+    # Iterations of 150 ms, and one look in which the lag of the last is nearly as long: s0 seems busy for 10 ms.
+    looks(scores, [1.0, 117.0], 8, rate=1 / 0.15)
+    looks(scores, [1.0, 141.0], 1, rate=1 / 0.15, start=8)
+    looks(scores, [1.1, 117.0], 3, rate=1 / 0.15, start=9)
+    by_name = {view.name: view for view in scores.views().values()}
+    assert not by_name["s0"].slow
+    assert by_name["s0"].score_best == pytest.approx(1.0, abs=0.05)
+    assert by_name["s1"].slow
+    # Its own best is better than now, but it keeps nobody waiting.
+    looks(scores, [2.0, 0.0], 6, rate=1 / 0.015, start=12)
+    looks(scores, [2.0, 117.0], 6, rate=1 / 0.15, start=18)
+    by_name = {view.name: view for view in scores.views().values()}
+    assert (by_name["s0"].score_best or 0) < 0.5
+    assert not by_name["s0"].slow
+
+
 def test_thresholds_are_the_users(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text("[stragglers]\nmedian = 0.4\nbest = 0.4\n")

@@ -8,13 +8,16 @@ waits for the rest. From that two scores [ours, after the two of NVIDIA's resili
 * against the median: the median worker's busy time (of two in the middle, the quicker) over its own;
 * against its own best: its least busy time until now over that of now.
 
-Both are 1 at best. A worker is a straggler while one of them is under its threshold and it lags by more than `lag_min`.
+Both are 1 at best. A worker is a straggler while one of them is under its threshold and it lags by more than `lag_min`
+and a twentieth of the iteration: who comes with the first keeps nobody waiting, whatever its scores. The least busy time
+is the least median of three looks, since rate and lags are not of quite the same time: one odd look is no best.
 Of the time lost, a straggler is charged what it lags behind the median, times the GPUs that wait for it.
 """
 
 import importlib
 import logging
 import statistics
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +32,10 @@ from paceline.errors import UserError
 LOG = logging.getLogger("paceline.dashboard")
 BEST_AFTER = 3
 """Looks at a worker before its best is taken for one: the first iterations load and compile."""
+BEST_OF = 3
+"""The median of so many looks can be a best."""
+LAG_MIN_PART = 0.05
+"""Of an iteration."""
 
 
 class StragglerRules(toml.Section):
@@ -84,6 +91,8 @@ class _Worker:
     """Of late."""
     best_s: float | None = None
     """Its least busy time."""
+    busy: deque[float] = field(default_factory=lambda: deque(maxlen=BEST_OF))
+    """Its busy times of late."""
     looks: int = 0
     """So often it was scored."""
     lost_gpu_s: float = 0.0
@@ -92,8 +101,11 @@ class _Worker:
     def scores(self, busy_s: float, median_busy_s: float) -> tuple[float, float]:
         """Against the median and against its own best, which this may be."""
         self.looks += 1
-        if self.looks > BEST_AFTER and (self.best_s is None or busy_s < self.best_s):
-            self.best_s = busy_s
+        if self.looks > BEST_AFTER:
+            self.busy.append(busy_s)
+        if len(self.busy) == BEST_OF:
+            usual_s = statistics.median(self.busy)
+            self.best_s = usual_s if self.best_s is None else min(self.best_s, usual_s)
         return min(1.0, median_busy_s / busy_s), min(1.0, (self.best_s or busy_s) / busy_s)
 
 
@@ -146,7 +158,7 @@ class StragglerScores:
             score_median = score_best = None
             if iteration_s is not None:
                 score_median, score_best = kept.scores(busy[worker], median_busy_s)
-            slow = self._is_slow(kept.lag_s, score_median, score_best)
+            slow = self._is_slow(kept.lag_s, iteration_s, score_median, score_best)
             if slow:
                 waiting = sum(gpus) - (gpus[worker] if worker < len(gpus) else 0)
                 kept.lost_gpu_s += max(0.0, kept.lag_s - median_s) * steps * waiting
@@ -160,9 +172,17 @@ class StragglerScores:
                 self._call(view)
         self._views[job] = found
 
-    def _is_slow(self, lag_s: float, against_median: float | None, against_best: float | None) -> bool:
+    def _is_slow(
+        self,
+        lag_s: float,
+        iteration_s: float | None,
+        against_median: float | None,
+        against_best: float | None,
+    ) -> bool:
         rules = self.rules
-        if against_median is None or against_best is None or lag_s * 1e3 <= rules.lag_min_ms:
+        if iteration_s is None or against_median is None or against_best is None:
+            return False
+        if lag_s <= max(rules.lag_min_ms / 1e3, LAG_MIN_PART * iteration_s):
             return False
         return against_median < rules.median or against_best < rules.best
 

@@ -16,6 +16,7 @@ export function drawJobs(run, filter, opened, openJob) {
   const jobs = Object.values(run.jobs)
     .filter((job) => words.every((word) => jobText(job).includes(word)))
     .sort((a, b) => (ORDER[a.state] ?? 9) - (ORDER[b.state] ?? 9) || a.position - b.position);
+  mark($("jobs"), "no-loss", Object.values(run.jobs).every((job) => job.loss === undefined));
   keyed($("jobs").tBodies[0], jobs, (job) => job.name, makeRow(openJob), (row, job) => {
     if (same(row, job, job.name === opened)) return;
     mark(row, "open", job.name === opened);

@@ -142,7 +142,7 @@ def add_switch(page: Page, run: RunData, until_s: float | None = None) -> None:
             )
         ]
         most = max(held, default=None)
-        rows.append((job, None if most is None else f"{most:.2g}", *(_whole(value) for value in last)))
+        rows.append((job, None if most is None else float(f"{most:.2g}"), *(_whole(value) for value in last)))
     page.table(
         (
             "job",
