@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba.core import caching
 
-from paceline.compile.cache import folder_of, is_on_disk
+from paceline.compile.cache import folder_of, is_on_disk, kept_on_disk
+from paceline.compile.linking import njit
 from paceline.compile.sources import SourceTree
+from paceline.errors import UserError
 from tests.compile.cached_function import total
 
 
@@ -65,6 +68,15 @@ def test_a_folder_is_named_by_its_sources(tmp_path: Path, monkeypatch: pytest.Mo
     (folder / "of_its_file").mkdir(parents=True)
     (folder / "of_its_file" / "cached_function.total-7.py311.1.nbi").touch()
     assert is_on_disk(total)
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="there is no cache without compiling")
+def test_where_nothing_can_be_written_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user without a home, on a file system that takes nothing."""
+    monkeypatch.setenv("PACELINE_CACHE", "/proc/nowhere")
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [caching.UserProvidedCacheLocator])
+    with pytest.raises(UserError, match=r"/proc/nowhere/paceline: compiled code .* export PACELINE_CACHE="):
+        kept_on_disk(njit(cache=True), lambda: 1)
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="there is no cache without compiling")

@@ -69,8 +69,10 @@ def test_who_became_slow_is_seen_against_its_own_best() -> None:
 
 def test_one_odd_look_is_no_best_and_who_comes_with_the_first_is_not_slow() -> None:
     scores = StragglerScores()
-    # Iterations of 150 ms, and one look in which the lag of the last is nearly as long: s0 seems busy for 10 ms.
-    looks(scores, [1.0, 117.0], 8, rate=1 / 0.15)
+    # Iterations of 150 ms. Of the first the rate says less, and in one look the lag of the last is nearly as long:
+    # then s0 seems busy for no time at all, or for 10 ms.
+    looks(scores, [1.0, 117.0], 7, rate=1 / 0.117)
+    looks(scores, [1.0, 117.0], 1, rate=1 / 0.15, start=7)
     looks(scores, [1.0, 141.0], 1, rate=1 / 0.15, start=8)
     looks(scores, [1.1, 117.0], 3, rate=1 / 0.15, start=9)
     by_name = {view.name: view for view in scores.views().values()}

@@ -19,6 +19,7 @@ import numba.core.config
 from numba.core import caching, types
 
 from paceline.compile.sources import tree
+from paceline.errors import UserError
 
 # Numba's stubs do not know its settings.
 config: Any = numba.core.config
@@ -29,9 +30,16 @@ _FunctionCache: Any = caching.FunctionCache
 def folder_of(function: Callable[..., Any]) -> Path:
     """Where the machine code of the function's module is kept; `PACELINE_CACHE` moves it."""
     source = _source_of(function)
-    base = os.environ.get("PACELINE_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    base = os.environ.get("PACELINE_CACHE") or os.environ.get("XDG_CACHE_HOME") or _users_own()
     bounds = "-bounds" if config.BOUNDSCHECK else ""
     return Path(base) / "paceline" / f"{source.stem}{bounds}-{tree().key(source)[:16]}"
+
+
+def _users_own() -> str:
+    try:
+        return str(Path.home() / ".cache")
+    except RuntimeError:  # a user that the system does not know
+        return "/nonexistent/.cache"
 
 
 def is_on_disk(function: Callable[..., Any]) -> bool:
@@ -51,6 +59,13 @@ def kept_on_disk(decorate: Callable[[Any], Any], function: Callable[..., Any]) -
     try:
         dispatcher = decorate(function)
         dispatcher._cache = _LockedCache(dispatcher.py_func)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        raise UserError(
+            "compiled code can be kept neither there nor beside the program: export PACELINE_CACHE=/a/folder/of/yours",
+            place=str(folder_of(function).parent),
+        ) from None
     finally:
         config.CACHE_DIR = before
     return dispatcher

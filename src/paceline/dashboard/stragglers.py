@@ -9,8 +9,8 @@ waits for the rest. From that two scores [ours, after the two of NVIDIA's resili
 * against its own best: its least busy time until now over that of now.
 
 Both are 1 at best. A worker is a straggler while one of them is under its threshold and it lags by more than `lag_min`
-and a twentieth of the iteration: who comes with the first keeps nobody waiting, whatever its scores. The least busy time
-is the least median of three looks, since rate and lags are not of quite the same time: one odd look is no best.
+and a twentieth of the iteration: who comes with the first keeps nobody waiting, whatever its scores. The least busy
+time is the least median of three looks, since rate and lags are not of quite the same time: one odd look is no best.
 Of the time lost, a straggler is charged what it lags behind the median, times the GPUs that wait for it.
 """
 
@@ -34,6 +34,8 @@ BEST_AFTER = 3
 """Looks at a worker before its best is taken for one: the first iterations load and compile."""
 BEST_OF = 3
 """The median of so many looks can be a best."""
+BUSY_MIN_PART = 0.1
+"""Of an iteration: less is what is left of two larger times that differ in when they were measured, and no best."""
 LAG_MIN_PART = 0.05
 """Of an iteration."""
 
@@ -98,10 +100,10 @@ class _Worker:
     lost_gpu_s: float = 0.0
     slow: bool = False
 
-    def scores(self, busy_s: float, median_busy_s: float) -> tuple[float, float]:
+    def scores(self, busy_s: float, median_busy_s: float, iteration_s: float) -> tuple[float, float]:
         """Against the median and against its own best, which this may be."""
         self.looks += 1
-        if self.looks > BEST_AFTER:
+        if self.looks > BEST_AFTER and busy_s > BUSY_MIN_PART * iteration_s:
             self.busy.append(busy_s)
         if len(self.busy) == BEST_OF:
             usual_s = statistics.median(self.busy)
@@ -157,7 +159,7 @@ class StragglerScores:
         for worker, kept in sorted(workers.items()):
             score_median = score_best = None
             if iteration_s is not None:
-                score_median, score_best = kept.scores(busy[worker], median_busy_s)
+                score_median, score_best = kept.scores(busy[worker], median_busy_s, iteration_s)
             slow = self._is_slow(kept.lag_s, iteration_s, score_median, score_best)
             if slow:
                 waiting = sum(gpus) - (gpus[worker] if worker < len(gpus) else 0)

@@ -86,10 +86,13 @@ def _torch(wanted: Wanted) -> Finding:
 
 def _caches(wanted: Wanted) -> Finding:
     from paceline.compile.cache import folder_of, is_on_disk
-    from paceline.live.agent.loop import run as run_agent
-    from paceline.live.switch.shard import run_shard
-    from paceline.schedule.kernels import run_queues
 
+    try:
+        from paceline.live.agent.loop import run as run_agent
+        from paceline.live.switch.shard import run_shard
+        from paceline.schedule.kernels import run_queues
+    except UserError as error:
+        return Finding("compiled code", "bad", str(error), "export PACELINE_CACHE=/a/folder/of/yours")
     folder = folder_of(run_queues).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
