@@ -34,7 +34,7 @@ from paceline.passport.records import RECORD, Owner
 from paceline.passport.verify import read_run, verify
 from paceline.schedule import planning
 from paceline.schedule.inputs.cluster import Cluster
-from paceline.schedule.inputs.discover import from_ray
+from paceline.schedule.inputs.discover import Found, from_nodes, from_ray, from_slurm, to_toml
 from paceline.schedule.inputs.jobs import check_fits, load_jobs
 from paceline.schedule.inputs.sources import ClusterSource
 from paceline.schedule.inputs.traces import read_trace, with_models
@@ -89,12 +89,36 @@ RAY = (
     '[{"node_id": "a", "node_ip": "10.0.0.1", "node_name": "m1", "state": "ALIVE", '
     '"resources_total": {"CPU": 8.0, "GPU": 4.0}}]'
 )
+SLURM = (
+    "NodeName=n01 Arch=x86_64 Gres=gpu:a100:4(S:0-1),nic:2 State=IDLE\n"
+    "NodeName=n02 Arch=x86_64 Gres=gpu:8 State=MIXED+PLANNED\nNodeName=login Gres=(null) State=IDLE\n"
+)
+TOPOLOGY = (
+    "SwitchName=top Switches=left,right\nSwitchName=left Nodes=n[01-01],login LinkSpeed=100000000\n"
+    "SwitchName=right Nodes=n02 # the new rack\n"
+)
+NODES = "name,gpus,rack,link\nn0,8,a,100 Gbit/s\nn1,4,a,\nn2,8,b,25 Gbit/s\n"
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 10**400, 1e308, 5e-324, "", "\ud800", "a\nb", "9" * 5000, [], {}, [[]], {"a": None},
     "2017",
 )  # fmt: skip
 SCENARIO_MAX = 4_000_000
 """Bytes of gradients in all: a scenario with more is read only."""
+
+
+def write_cluster(read: Callable[[str], Found]) -> Callable[[Path], None]:
+    """What another system knows of a cluster, if it can be read, gives a cluster file that can be read."""
+
+    def through(path: Path) -> None:
+        text = to_toml(read(toml.read_text(path)), None)
+        made = path.with_suffix(".cluster.toml")
+        try:
+            made.write_text(text, encoding="utf-8")
+            read_cluster(made)
+        finally:
+            made.unlink(missing_ok=True)
+
+    return through
 
 
 def the_cluster() -> Cluster:
@@ -210,7 +234,18 @@ KINDS: dict[str, tuple[list[bytes], str, Reader]] = {
         form: ([text.encode()], ".json" if form == "philly" else ".csv", trace_reader(form))
         for form, text in TRACES.items()
     },
-    "ray": ([RAY.encode()], ".json", lambda path: (from_ray(toml.read_text(path), str(path)), None)[1]),
+    "ray": ([RAY.encode()], ".json", write_cluster(lambda text: from_ray(text, "ray"))),
+    "slurm": (
+        [SLURM.encode()],
+        ".txt",
+        write_cluster(lambda text: from_slurm(text, TOPOLOGY, "nodes", "topology")),
+    ),
+    "topology": (
+        [TOPOLOGY.encode()],
+        ".conf",
+        write_cluster(lambda text: from_slurm(SLURM, text, "nodes", "conf")),
+    ),
+    "nodes": ([NODES.encode()], ".csv", write_cluster(lambda text: from_nodes(text, "nodes"))),
     "kineto": ([a_trace(), gzip.compress(a_trace())], ".json", write_profile(read_kineto)),
     "chakra": ([a_graph()], ".et", write_profile(read_chakra)),
     "passport": ([a_passport()], ".passport", lambda path: (verify(read_run(path)), None)[1]),

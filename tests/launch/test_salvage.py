@@ -1,10 +1,21 @@
 """A damaged run.sqlite: what can be read is saved, what ended stays ended, and nothing may run twice by that."""
 
+import contextlib
+import io
+import json
 import os
+import random
+import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
 
+from paceline.commands import report, status, why
+from paceline.dashboard.detail import job_detail
+from paceline.dashboard.planner_metrics import metrics_text
+from paceline.dashboard.run_source import open_run
+from paceline.dashboard.views import as_json
 from paceline.errors import UserError
 from paceline.launch.salvage import mend
 from paceline.launch.store import FILE, Store
@@ -137,3 +148,79 @@ def test_a_whole_file_is_left_as_it_is(tmp_path: Path) -> None:
     before = (tmp_path / FILE).read_bytes()
     assert mend(tmp_path) == ""
     assert (tmp_path / FILE).read_bytes() == before
+
+
+VALUES = (
+    None,
+    -1,
+    1e308,
+    "",
+    "x",
+    "[]",
+    "{}",
+    "null",
+    "NaN",
+    "\x00",
+    10**18,
+    '{"a": 1}',
+    "[1]",
+    b"\xff\xfe",
+    "9" * 400,
+)
+
+
+def spoil_values(file: Path, chance: random.Random) -> None:
+    """One or two values of the tables are others, or some bytes of the file."""
+    if chance.random() < 0.3:
+        data = bytearray(file.read_bytes())
+        for _ in range(chance.randint(1, 5)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        file.write_bytes(data)
+        return
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in chance.choices(tables, k=chance.randint(1, 2)):
+            columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+            rows = [row[0] for row in db.execute(f"SELECT rowid FROM {table}")]
+            if rows:
+                with contextlib.suppress(sqlite3.IntegrityError, OverflowError):
+                    change = f'UPDATE {table} SET "{chance.choice(columns)}" = ? WHERE rowid = ?'
+                    db.execute(change, (chance.choice(VALUES), chance.choice(rows)))
+
+
+def test_who_only_looks_sees_the_run_or_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = """echo 'PACELINE_STATUS {"iteration": 2, "rate": 5, "loss": 0.5}'; sleep 1.5"""
+    scene = Scene(tmp_path / "scene", {"s0": 2, "s1": 2}).job("a", 3, told).job("b", 1, "exit 3")
+    assert scene.run() == 1
+    file = scene.run_dir / FILE
+    whole = file.read_bytes()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+
+    def dashboard() -> None:
+        source = open_run(scene.run_dir)
+        try:
+            found = [as_json(source.view()), job_detail(source, "a"), metrics_text({"run": source}, False)]
+            json.dumps(found, allow_nan=False, default=lambda text: text.decode())
+        finally:
+            source.close()
+
+    shown, lines = 0, list[str]()
+    for seed in range(60):
+        file.write_bytes(whole)
+        spoil_values(file, random.Random(seed))
+        for look in (
+            lambda: status.status(str(scene.run_dir)),
+            lambda: status.status(str(scene.run_dir), json_file=str(tmp_path / "json")),
+            lambda: status.logs("a", False, None, None, 50, str(scene.run_dir)),
+            lambda: report.report([scene.run_dir], out=tmp_path / "page.html"),
+            lambda: why._of_run("a", str(scene.run_dir), 0, packets=False),
+            dashboard,
+        ):
+            try:
+                look()
+                shown += 1
+            except UserError as error:
+                lines.append(str(error))
+    assert shown > 100
+    assert len(lines) > 30
+    assert not any("\n" in line for line in lines)

@@ -33,6 +33,7 @@ def report(
       paceline report out/baseline out/paceline --html difference.html
     """
     from paceline.errors import UserError
+    from paceline.launch.salvage import shown_as_damage
     from paceline.launch.store import read_run
     from paceline.report import perfetto as perfetto_trace
     from paceline.report.run import compare as run_compare
@@ -42,14 +43,18 @@ def report(
         raise UserError("one run, or two to compare", place="report")
     if len(runs) == 2 and perfetto is not None:
         raise UserError("a trace is of one run", place="--perfetto")
-    read = [read_run(folder) for folder in runs]
+    read = []
+    for folder in runs:
+        with shown_as_damage(folder):
+            read.append(read_run(folder))
     page = out or runs[-1] / ("report.html" if len(runs) == 1 else "comparison.html")
-    if len(read) == 2:
-        run_compare.write_page(page, read[0], read[1])
-    else:
-        run_page.write_page(page, read[0])
-    if perfetto is not None:
-        perfetto_trace.write_trace(perfetto, read[0])
+    with shown_as_damage(runs[-1]):
+        if len(read) == 2:
+            run_compare.write_page(page, read[0], read[1])
+        else:
+            run_page.write_page(page, read[0])
+        if perfetto is not None:
+            perfetto_trace.write_trace(perfetto, read[0])
     if json_file:
         found = {**run_compare.summary(read), "page": str(page)}
         write_json(json_file, found if perfetto is None else {**found, "perfetto": str(perfetto)})

@@ -1,5 +1,6 @@
 """`paceline status` and `paceline logs`: what a run does now, and what its jobs say."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from paceline.commands.run_view import COLUMNS, failures, headline, job_table, s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paceline.launch.store import Row
+    from paceline.launch.store import Row, Store
 
 EVENTS_SHOWN = 5
 LOOK_S = 0.2
@@ -42,10 +43,18 @@ def status(
 
       paceline status out/run --json -
     """
-    from paceline.launch.control import find_run, planner_alive
+    from paceline.launch.control import find_run
+    from paceline.launch.salvage import shown_as_damage
     from paceline.launch.store import Store
 
-    store = Store.open_to_read(find_run(run))
+    folder = find_run(run)
+    with contextlib.closing(Store.open_to_read(folder)) as store, shown_as_damage(folder):
+        _show(store, legend, json_file)
+
+
+def _show(store: "Store", legend: bool, json_file: str) -> None:
+    from paceline.launch.control import planner_alive
+
     if json_file:
         paused = bool(store.meta().get("paused"))
         document = {**summary(store), "paused": paused, "planner_alive": planner_alive(store.folder)}
@@ -67,7 +76,6 @@ def status(
         page.print("\nlast events:")
         for row in store.events()[-EVENTS_SHOWN:]:
             page.print(event_line(row), markup=False, soft_wrap=True)
-    store.close()
 
 
 def event_line(row: "Row") -> str:
@@ -104,15 +112,15 @@ def logs(
     """
     from paceline.errors import UserError
     from paceline.launch.control import find_run, known_job
+    from paceline.launch.salvage import shown_as_damage
     from paceline.launch.store import Store
     from paceline.report.run.logs import attempt_folder, logs_of
 
     if follow and json_file:
         raise UserError("a log that goes on is no JSON document; leave out -f or --json", place="--json")
     folder = find_run(run)
-    store = Store.open_to_read(folder)
-    row, launcher = known_job(store, job), str(store.meta()["launcher"])
-    store.close()
+    with contextlib.closing(Store.open_to_read(folder)) as store, shown_as_damage(folder):
+        row, launcher = known_job(store, job), str(store.meta()["launcher"])
     if attempt is not None and attempt > row["attempt"]:
         raise UserError(f"{job} has {row['attempt']} attempts", place="--attempt")
     number = attempt or row["attempt"]

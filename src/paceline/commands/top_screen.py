@@ -18,6 +18,7 @@ from paceline.commands.run_view import SCREEN_COLUMNS, STYLES, cells_of, headlin
 from paceline.commands.status import event_line
 from paceline.errors import UserError
 from paceline.launch import control
+from paceline.launch.salvage import shown_as_damage
 from paceline.launch.store import Row, Store
 from paceline.report.columns import legend
 from paceline.report.run.logs import attempt_folder, logs_of, tail, why_it_failed
@@ -115,7 +116,7 @@ class RunScreen(App[None]):
     def look(self) -> None:
         """Show the run as it is now."""
         try:
-            with contextlib.closing(Store.open_to_read(self.folder)) as store:
+            with contextlib.closing(Store.open_to_read(self.folder)) as store, shown_as_damage(self.folder):
                 self._show(store, time.time())
         except UserError as error:
             self.query_one("#head", Static).update(str(error))

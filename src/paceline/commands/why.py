@@ -57,17 +57,20 @@ def why(
 
 def _of_run(job: str, run: str, seed: int, packets: bool) -> "Why":
     from paceline.launch.control import find_run
+    from paceline.launch.salvage import shown_as_damage
     from paceline.launch.store import read_run
     from paceline.launch.why import of_run
     from paceline.schedule.kernels import announce
 
-    data = read_run(find_run(run))
-    announce()
-    if not packets:
-        return of_run(data, job)
-    from paceline.experiments.planned import ByPackets
+    folder = find_run(run)
+    with shown_as_damage(folder):
+        data = read_run(folder)
+        announce()
+        if not packets:
+            return of_run(data, job)
+        from paceline.experiments.planned import ByPackets
 
-    return of_run(data, job, lambda model: ByPackets(model, seed))
+        return of_run(data, job, lambda model: ByPackets(model, seed))
 
 
 def _of_plan(

@@ -8,6 +8,7 @@ from typing import Any
 from paceline.dashboard.run_source import RunSource
 from paceline.dashboard.views import StragglerView, as_json
 from paceline.errors import UserError
+from paceline.launch.salvage import shown_as_damage
 from paceline.launch.store import Row
 from paceline.report.run.logs import attempt_folder, end_of, logs_of
 from paceline.report.run.read import RunData
@@ -69,6 +70,11 @@ class JobDetail:
 
 def job_detail(run: RunSource, name: str, rank: int = 0, attempt: int = 0) -> dict[str, Any]:
     """The detail as JSON; an unknown name is the user's mistake."""
+    with shown_as_damage(run.folder):
+        return _job_detail(run, name, rank, attempt)
+
+
+def _job_detail(run: RunSource, name: str, rank: int, attempt: int) -> dict[str, Any]:
     data = run.data()
     row = next((row for row in data.jobs if row["name"] == name), None)
     if row is None:

@@ -3,14 +3,17 @@
 `METRICS` names each one; docs/metrics.md and the shipped dashboards (`grafana.py`, `alerts.py`) are held to it.
 """
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paceline.dashboard.run_source import RunSource, predicted_and_measured
+from paceline.errors import UserError
 from paceline.exposition import ExposedSample, exposed
 from paceline.launch.planner_loop import FINAL
+from paceline.launch.salvage import shown_as_damage
 
 JOB_STATES = ("pending", "waiting", "starting", "running", "done", "failed", "stopped", "cancelled")
 
@@ -100,5 +103,15 @@ def _slots(name: str, view: Any) -> Iterator[ExposedSample]:
 
 def metrics_text(runs: Mapping[str, RunSource], openmetrics: bool = False) -> bytes:
     """The answer to `GET /metrics`."""
-    found = (sample for name, run in runs.items() for sample in samples(name, run))
+    found = [sample for name, run in runs.items() for sample in _readable(name, run)]
     return exposed(METRICS, found, openmetrics)
+
+
+def _readable(name: str, run: RunSource) -> list[ExposedSample]:
+    """A run's figures; none where its file is damaged, which must not hide the other runs."""
+    with contextlib.suppress(UserError), shown_as_damage(run.folder):
+        return [
+            (metric, tuple(str(label) for label in labels), float(value))  # type: ignore[arg-type]
+            for metric, labels, value in samples(name, run)
+        ]
+    return []

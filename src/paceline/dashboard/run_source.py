@@ -4,8 +4,6 @@ Tables that grow for ever (events, samples) are read from where the last look en
 can show. Whatever a report can say of a run is taken from `report/run/read.py`.
 """
 
-import json
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -25,10 +23,10 @@ from paceline.dashboard.views import (
     StragglerView,
     SwitchView,
 )
-from paceline.errors import UserError
 from paceline.launch.control import planner_alive
 from paceline.launch.planner_loop import FINAL
-from paceline.launch.store import FILE, Row, Store
+from paceline.launch.salvage import shown_as_damage
+from paceline.launch.store import Row, Store
 from paceline.live.switch_client import parse_switches
 from paceline.report.run.logs import why_it_failed
 from paceline.report.run.read import RunData, lags_of, run_of
@@ -177,7 +175,7 @@ class RunSource:
 
     def view(self) -> RunView:
         """The run as the page shows it."""
-        with self._lock:
+        with self._lock, shown_as_damage(self.folder):
             return self._view(self.clock(), self.data())
 
     def _view(self, now: float, data: RunData) -> RunView:
@@ -441,7 +439,5 @@ def open_run(
     folder: Path, rules: StragglerRules | None = None, callback: Callback | None = None
 ) -> RunSource:
     """A run's folder, to be watched; a folder without one is the user's mistake."""
-    try:
+    with shown_as_damage(folder):
         return RunSource(folder, rules, callback)
-    except (sqlite3.DatabaseError, KeyError, json.JSONDecodeError) as error:
-        raise UserError(f"{FILE} cannot be read: {error}", place=str(folder)) from None

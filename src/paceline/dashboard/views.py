@@ -199,6 +199,8 @@ def as_json(value: Any) -> Any:
         return {str(key): as_json(part) for key, part in value.items() if _has_value(part)}
     if isinstance(value, list | tuple):
         return [as_json(part) for part in value if _has_value(part)]
+    if isinstance(value, bytes):  # in a damaged file
+        return value.decode(errors="replace")
     if isinstance(value, float):
         return round(value, 6) if abs(value) < 1e15 else value
     return value

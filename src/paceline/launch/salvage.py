@@ -41,6 +41,10 @@ _GAP_MAX = 100_000
 """Rows between the first and the last readable ones that are looked for one by one."""
 
 
+_SENSELESS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of working with a value that is not what was written."""
+
+
 def mend(folder: Path) -> str:
     """Put a file that can be read in the place of a damaged one; a line that says so, or nothing where all is well."""
     path = folder / FILE
@@ -65,8 +69,20 @@ def told_as_damage(folder: Path) -> Iterator[None]:
     """What cannot be read inside is one line, and nothing was done."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except _SENSELESS as error:
         raise _too_little(folder, f"a value in it makes no sense ({type(error).__name__}: {error})") from None
+
+
+@contextlib.contextmanager
+def shown_as_damage(folder: Path) -> Iterator[None]:
+    """For those who only look: what cannot be shown is one line."""
+    try:
+        yield
+    except _SENSELESS as error:
+        raise UserError(
+            f"{FILE} is damaged: a value in it makes no sense ({type(error).__name__}: {error})",
+            place=str(folder),
+        ) from None
 
 
 def check_values(folder: Path, store: Store) -> None:
