@@ -87,6 +87,21 @@ def test_one_odd_look_is_no_best_and_who_comes_with_the_first_is_not_slow() -> N
     assert not by_name["s0"].slow
 
 
+def test_an_iteration_that_is_shorter_than_the_wait_in_it_judges_nobody() -> None:
+    scores = StragglerScores()
+    # The first seconds: what was loaded counts as lag. Then a straggler of 2.5.
+    looks(scores, [1.0, 1.0, 278.0], 2, rate=5.4)
+    by_name = {view.name: view for view in scores.views().values()}
+    assert by_name["s2"].lag_s == pytest.approx(0.278)
+    assert [view.score_median for view in by_name.values()] == [None] * 3
+    assert not any(view.slow for view in by_name.values())
+    looks(scores, [1.0, 1.0, 150.0], 3, rate=1 / 0.25, start=2)
+    by_name = {view.name: view for view in scores.views().values()}
+    assert by_name["s2"].slow
+    assert by_name["s2"].score_median == pytest.approx(0.4, abs=0.01)
+    assert by_name["s0"].score_median == 1.0
+
+
 def test_thresholds_are_the_users(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text("[stragglers]\nmedian = 0.4\nbest = 0.4\n")

@@ -34,6 +34,10 @@ BEST_AFTER = 3
 """Looks at a worker before its best is taken for one: the first iterations load and compile."""
 BEST_OF = 3
 """The median of so many looks can be a best."""
+LAG_OF = 3
+"""The lag of late is the median of so many looks."""
+LONGER = 1.05
+"""So many times the largest lag an iteration has to be."""
 BUSY_MIN_PART = 0.1
 """Of an iteration: less is what is left of two larger times that differ in when they were measured, and no best."""
 LAG_MIN_PART = 0.05
@@ -89,8 +93,8 @@ class _Worker:
     """Rounds at the last look,"""
     total_s: float = 0.0
     """and their lags together."""
-    lag_s: float = 0.0
-    """Of late."""
+    lags_s: deque[float] = field(default_factory=lambda: deque(maxlen=LAG_OF))
+    """Of the last looks."""
     best_s: float | None = None
     """Its least busy time."""
     busy: deque[float] = field(default_factory=lambda: deque(maxlen=BEST_OF))
@@ -99,6 +103,11 @@ class _Worker:
     """So often it was scored."""
     lost_gpu_s: float = 0.0
     slow: bool = False
+
+    @property
+    def lag_s(self) -> float:
+        """Of late."""
+        return statistics.median_low(self.lags_s) if self.lags_s else 0.0
 
     def scores(self, busy_s: float, median_busy_s: float, iteration_s: float) -> tuple[float, float]:
         """Against the median and against its own best, which this may be."""
@@ -142,16 +151,18 @@ class StragglerScores:
             kept = workers.setdefault(worker, _Worker())
             if count < kept.count:  # the job was admitted anew
                 kept.count, kept.total_s = 0.0, 0.0
+                kept.lags_s.clear()
             if count > kept.count:
                 moved = True
-                kept.lag_s = max(0.0, (total_s - kept.total_s) / (count - kept.count))
+                kept.lags_s.append(max(0.0, (total_s - kept.total_s) / (count - kept.count)))
                 kept.count, kept.total_s = count, total_s
         if not moved or len(workers) < 2:
             return
         lags_s = {worker: kept.lag_s for worker, kept in workers.items()}
         last_s, median_s = max(lags_s.values()), statistics.median_low(lags_s.values())
-        # Without a rate nobody knows how long an iteration is: then there are lags, and no scores.
-        iteration_s = max(1.0 / rate, last_s) if rate else None
+        # Without a rate nobody knows how long an iteration is, and one that is shorter than the wait in it is none
+        # (the rate counts other things, or the first seconds hold what they had to load): lags, and no scores.
+        iteration_s = 1.0 / rate if rate and 1.0 / rate > LONGER * last_s else None
         steps = (rate or 0.0) * passed_s
         busy = {worker: max((iteration_s or 0.0) - (last_s - lag), 1e-9) for worker, lag in lags_s.items()}
         median_busy_s = statistics.median_low(busy.values())
@@ -160,7 +171,9 @@ class StragglerScores:
             score_median = score_best = None
             if iteration_s is not None:
                 score_median, score_best = kept.scores(busy[worker], median_busy_s, iteration_s)
-            slow = self._is_slow(kept.lag_s, iteration_s, score_median, score_best)
+            slow = kept.slow
+            if iteration_s is not None or not rate:
+                slow = self._is_slow(kept.lag_s, iteration_s, score_median, score_best)
             if slow:
                 waiting = sum(gpus) - (gpus[worker] if worker < len(gpus) else 0)
                 kept.lost_gpu_s += max(0.0, kept.lag_s - median_s) * steps * waiting
