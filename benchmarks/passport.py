@@ -39,10 +39,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--null", action="store_true", help="without any passport")
+    parser.add_argument("--ddp", action="store_true", help="only training steps")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     given: Any = parser.parse_args(arguments)
     if given.rank is not None:
-        measure(given.turns, given.json, given.null)
+        measure(given.turns, given.json, () if given.ddp else SIZES, given.null)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         token = Path(folder, "token")
@@ -91,7 +92,7 @@ def _await(control: ControlPlane) -> None:
             time.sleep(0.2)
 
 
-def measure(turns: int, file: Path | None, null: bool) -> None:
+def measure(turns: int, file: Path | None, sizes: tuple[int, ...], null: bool) -> None:
     """One rank: all rows."""
     import dataclasses
 
@@ -115,7 +116,7 @@ def measure(turns: int, file: Path | None, null: bool) -> None:
             for passport in ("", kept, kept, "")
         ]
         pairs = [(groups[0], groups[1]), (groups[3], groups[2])]
-        for size in SIZES:
+        for size in sizes:
             rows.append({"path": path, "bytes": size, **_turns(dist, torch, pairs, size, turns)})
         rows.append({"path": path, "bytes": "DDP", **_training(dist, torch, pairs, turns)})
     if dist.get_rank() == 0:

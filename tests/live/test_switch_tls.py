@@ -1,7 +1,9 @@
 """The control plane over TLS: who is trusted, what is told when it is not, and that nothing is sent before."""
 
+import contextlib
 import shutil
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from paceline.live.switch_client import ControlError, ControlPlane, UntrustedSwi
 from paceline.live.switch_tls import Trust, check_certificate, fingerprint_of
 from tests.live.agents import RunningSwitch, job_of, running_switch, tensors_of
 from tests.live.certificates import Authority
+from tests.live.processes import process, resident_kib
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 TOKEN = "0123456789abcdef"
@@ -121,6 +124,31 @@ def test_handshakes_that_do_not_end_keep_nobody_out(switch: RunningSwitch, autho
     finally:
         for line in waiting:
             line.close()
+
+
+def test_strangers_who_break_off_cost_little_memory(authority: Authority, folder: Path) -> None:
+    token = folder / "strangers"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    certificate, key = authority.sign("IP:127.0.0.1")
+    hello = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    data = hello.read()
+    words = ("--token-file", str(token), "--tls-cert", str(certificate), "--tls-key", str(key))
+    with process(*words) as (switch, port), contextlib.ExitStack() as lines:
+        before_kib = resident_kib(switch.pid)
+        for number in range(1500):
+            line = socket.create_connection(("127.0.0.1", port), 5)
+            line.sendall(data)
+            if number % 5:
+                line.close()
+            else:
+                lines.enter_context(line)
+        plane = ControlPlane("127.0.0.1", port, TOKEN, 20.0, Trust(ca=str(authority.file)))
+        plane.leave(plane.admit("honest", 1))
+        assert resident_kib(switch.pid) - before_kib < 250_000
 
 
 def test_what_is_no_certificate_is_told(authority: Authority, folder: Path) -> None:
