@@ -24,11 +24,15 @@ def scenario(measurement: Measurement, size_bytes: int) -> Scenario:
     elements = elements_for(measurement.mtu)
     payload = HEADER_BYTES + 4 * elements
     counted = (payload + ENVELOPE_BYTES) / (payload + ETHERNET_BYTES + IP_UDP_BYTES)
+    worker_rate, own = measurement.worker_rate_bps, {}
+    assert worker_rate is not None
+    if measurement.switches:
+        own = {"switches": measurement.switches, "switch_rate": measurement.rate_bps * counted}
     job = {"workers": measurement.workers, "iterations": 1, "size": size_bytes, "layers": 1, "ratio": 1e9}
     return Scenario.model_validate(
         {
             "name": f"{measurement.workers} workers, {size_bytes} bytes",
-            "network": {"rate": measurement.rate_bps * counted, "elements": elements, "delay": DELAY},
+            "network": {"rate": worker_rate * counted, "elements": elements, "delay": DELAY, **own},
             "switch": {"slots": 1024},
             "transport": TIMERS,
             "custodians": {"placement": "workers", "per_job": measurement.workers, **PATIENCE},

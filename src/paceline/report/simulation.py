@@ -185,7 +185,9 @@ def write_page(path: Path, scenario: Scenario, results: Sequence[RunResult], com
 def _lead(scenario: Scenario, results: Sequence[RunResult]) -> str:
     network, jobs = scenario.network, results[0].jobs
     shape = (
-        "a star"
+        f"a star with {network.switches} servers as switches"
+        if network.switches
+        else "a star"
         if network.topology == "star"
         else f"{network.leaves} leaves, {network.uppers} upper switches"
     )

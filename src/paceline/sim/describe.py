@@ -43,7 +43,7 @@ MEANINGS = {
     "Scenario.name": "Shown in reports.",
     "Scenario.seed": "Of all randomness in a run; `--seed` replaces it.",
     "Scenario.policies": "What to compare; `--policy` replaces it.",
-    "Network.topology": "One switch, or leaf switches under upper switches.",
+    "Network.topology": "One switch or, with `switches`, servers around a hub; or leaf switches under upper switches.",
     "Network.leaves": "Leaf-spine: rack switches; hosts are dealt to them in equal runs.",
     "Network.uppers": "Leaf-spine: upper switches; all packets of a chunk meet at one of them.",
     "Network.rate": "Of each host's link, in each direction.",

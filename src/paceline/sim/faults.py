@@ -52,7 +52,8 @@ class OtherTraffic(Section):
 class SwitchDeath(Section):
     """A switch whose aggregation program and memory are gone from `time` on; it still forwards.
 
-    Leaf switches are numbered first, then the upper ones; a star has switch 0.
+    Leaf switches are numbered first, then the upper ones; a star has switch 0. With `network.switches` that
+    is the hub, and those that sum are numbered from 1.
     """
 
     time: TimeNs

@@ -246,7 +246,8 @@ def _switch_figures(setup: Setup) -> dict[str, float]:
 def _occupancy(setup: Setup) -> Occupancy:
     world = setup.world
     rows = int(world.control[w.SAMPLES])
-    total = int(world.switch.config.slots.sum())
+    slots = world.switch.config.slots
+    total = int(slots[1:].sum() if world.server_of.shape[1] > 0 else slots.sum())
     if setup.policy in ("ring", "ps"):
         return Occupancy([], [[] for _ in setup.jobs], total)
     return Occupancy(

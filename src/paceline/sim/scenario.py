@@ -45,6 +45,12 @@ class Network(Section):
     """Hosts for workers; by default one for each worker of the scenario."""
     leaves: Annotated[int, Field(ge=1, le=64)] = 4
     uppers: Annotated[int, Field(ge=1, le=64)] = 1
+    switches: Annotated[int, Field(ge=0, le=8)] = 0
+    """Star: so many servers beside the hub are the switches, each with one link, and the hub only forwards; 0: the hub
+    is the switch."""
+    switch_rate: Rate | None = None
+    """Of the link between such a server and the hub; by default as of a host's. It carries what all workers send, and
+    the results to each of them."""
     rate: Rate = 100e9
     upper_rate: Rate | None = None
     """Between leaf and upper switches; by default as much as the leaf's hosts together."""
@@ -61,11 +67,15 @@ class Network(Section):
     placement: Literal["packed", "spread"] = "packed"
     """Workers of a job side by side, or dealt out over the leaves."""
 
+    @property
+    def links_of_a_round_trip(self) -> int:
+        """To the switch, to a server, and back."""
+        return 4 if self.topology == "star" and self.switches == 0 else 8
+
     def bdp_packets(self) -> int:
         """Packets that a job keeps in flight at full rate: to the switch, to a server, and back."""
         packet_bytes = HEADER_BYTES + ENVELOPE_BYTES + 4 * self.elements
-        links = 4 if self.topology == "star" else 8
-        round_trip_s = links * (self.delay * 1e-9 + packet_bytes * 8 / self.rate)
+        round_trip_s = self.links_of_a_round_trip * (self.delay * 1e-9 + packet_bytes * 8 / self.rate)
         return max(1, round(self.rate * round_trip_s / 8 / packet_bytes))
 
 
@@ -243,6 +253,11 @@ class ScenarioJob(Section):
     takeover 16."""
     hosts: list[int] | None = None
     """Where the workers are; by default the next hosts in turn."""
+    switches: (
+        Annotated[list[Annotated[int, Field(ge=1, le=8)]], Field(min_length=1, max_length=64)] | None
+    ) = None
+    """Which of `network.switches` sum its chunks, numbered from 1; by default all. One that is named twice gets twice
+    as many."""
     after: list[str] = []
     """Jobs that must have ended before this one starts, such as those that use its GPUs first."""
 
@@ -329,6 +344,19 @@ class Scenario(Section):
     job: Annotated[list[ScenarioJob], Field(min_length=1)]
     faults: Faults = Faults()
 
+    @model_validator(mode="after")
+    def _has_switches(self) -> "Scenario":
+        there = self.network.switches
+        if there and self.network.topology != "star":
+            raise ValueError(
+                "network.switches is for a star: in a leaf-spine every rack has a switch, under the upper ones"
+            )
+        for job in self.job:
+            missing = [number for number in job.switches or [] if number > there]
+            if missing:
+                raise ValueError(f"switches names {missing[0]}, and network.switches is {there}")
+        return self
+
     def for_policy(self, name: str) -> "Scenario":
         """The scenario with what `[policy.NAME]` sets, over the tuned defaults of that policy."""
         update: dict[str, Section] = {}
@@ -345,7 +373,10 @@ class Scenario(Section):
         assert isinstance(transport, Transport)
         if transport.window is None:
             shares = {"ps": 4, "switchml": 1024}
-            window = max(transport.window_min, shares.get(name, 1) * self.network.bdp_packets())
+            # Who sums in no switch does not go by one.
+            plain = self.network.model_copy(update={"switches": 0})
+            network = plain if name in ("ring", "ps") else self.network
+            window = max(transport.window_min, shares.get(name, 1) * network.bdp_packets())
             update["transport"] = transport.model_copy(update={"window": window})
         return self.model_copy(update=update)
 

@@ -111,6 +111,8 @@ def test_a_wrong_token_is_a_mistake_and_nothing_stays_admitted() -> None:
         with pytest.raises(UserError, match="token"):
             make_offer(Settings(switch=f"{_address(free)},{_address(closed)}"), "a", 4, 352)
         assert _jobs(free) == [0]
+        later = make_offer(Settings(switch=f"{_address(free)},{_address(closed)}"), "a", 4, 352, strict=False)
+        assert (later.admitted, later.missing) == (1, (1,)), "a job that runs does without it"
 
 
 def test_stragglers_need_custodians_behind_every_switch() -> None:

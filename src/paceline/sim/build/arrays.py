@@ -23,6 +23,7 @@ from paceline.sim.build.topology import (
     build_links,
     fill_stacks,
     place_jobs,
+    server_of_places,
     wake_delays_ns,
 )
 from paceline.sim.engine import world as w
@@ -127,6 +128,11 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
     topology = place_jobs(scenario, jobs, sizes.dedicated)
     scenario.faults.check({job.name: job.workers for job in jobs}, topology.hosts, topology.switches)
     check_help(policy, jobs)
+    if scenario.network.switches and any(death.switch == 0 for death in scenario.faults.switch_dies):
+        raise SettingError(
+            "switch 0 is the hub, which only forwards: those that sum are numbered from 1",
+            key=("faults", "switch_dies"),
+        )
     tables = build_tables(scenario, jobs, models, rule)
     copies = sizes.workers_most if policy == "ps" else 1
     # The most that one event can put on a host's uplink, and the least that must be free before it.
@@ -149,7 +155,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         fill_stacks(links, scenario, first_stack, topology.switches)
     add_other_traffic(links, scenario, topology)
     timers = links.state.shape[0]
-    levels = [1] * topology.leaves + [2] * topology.uppers
+    levels = [1] * topology.leaves + [1 if scenario.network.switches else 2] * topology.uppers
     code = SWITCH_POLICIES["none" if policy in ("ring", "ps") else policy]
     on_ring = policy == "ring"
     helped = max((job.workers for job in jobs if job.takes_over), default=0)
@@ -199,6 +205,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         left_out=np.zeros((len(jobs), 2), dtype=np.uint64),
         mail=np.zeros((4, 2), dtype=np.int64),
         shares=np.zeros((sizes.workers if helped else 1, helped), dtype=np.uint64),
+        server_of=server_of_places(scenario, policy, jobs, sizes.slots, sizes.pool),
         stack_of=np.array(
             [first_stack + topology.switches + program for program in programs] or [0], dtype=np.int64
         ),
@@ -206,7 +213,7 @@ def build(scenario: Scenario, policy: str, seed: int, check: bool, rule: Priorit
         cores_fs=np.zeros(scenario.hosts.cores, dtype=np.int64),
         computing_ns=np.zeros(scenario.hosts.cores, dtype=np.int64),
     )
-    members, member_first = _members(topology, len(jobs))
+    members, member_first = _members(topology, len(jobs), flat=scenario.network.switches > 0)
     world = world._replace(members=members, member_first=member_first)
     setup = Setup(scenario, policy, jobs, models, topology, tables, world, room)
     _fill_control(setup, sizes, timers, seed)
@@ -281,8 +288,8 @@ def _predecessors(jobs: list[ScenarioJob]) -> object:
     return np.array(flat or [0], dtype=np.int32)
 
 
-def _members(topology: Topology, jobs: int) -> tuple[object, object]:
-    """What is below each switch, by job: endpoints under a leaf, leaves under an upper switch."""
+def _members(topology: Topology, jobs: int, flat: bool) -> tuple[object, object]:
+    """What is below each switch, by job: endpoints under a leaf, leaves under an upper switch; `flat`: endpoints."""
     members: list[int] = []
     first: list[int] = []
     for s in range(topology.switches):
@@ -290,7 +297,9 @@ def _members(topology: Topology, jobs: int) -> tuple[object, object]:
         for j in range(jobs):
             first.append(len(members))
             leaves = [topology.leaf_of_host[host] for host in topology.worker_hosts[j]]
-            if s < topology.leaves:
+            if flat:
+                members.extend(range(endpoint, endpoint + len(leaves)))
+            elif s < topology.leaves:
                 members.extend(endpoint + i for i, leaf in enumerate(leaves) if leaf == s)
             else:
                 members.extend(sorted(set(leaves)))

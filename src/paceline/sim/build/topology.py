@@ -1,10 +1,12 @@
 """Hosts, switches and links of a scenario, and which worker sits where.
 
 Workers' hosts come first; each dedicated custodian gets a host of its own after them. In a star there is one
-switch, leaf 0. In a leaf-spine the hosts are dealt to the leaves in equal runs, and every leaf has a link to
+switch, leaf 0; or leaf 0 is a hub that only forwards, and the switches are servers with a link to it, numbered as
+upper switches are. In a leaf-spine the hosts are dealt to the leaves in equal runs, and every leaf has a link to
 every upper switch.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +101,7 @@ def place_jobs(scenario: Scenario, jobs: list[ScenarioJob], dedicated: int) -> T
                 extra.append(len(leaf_of_host))
                 leaf_of_host.append(leaf_of_host[worker_hosts[-1][c % job.workers]])
         custodian_hosts.append(extra)
-    uppers = 0 if star else network.uppers
+    uppers = network.switches if star else network.uppers
     return Topology(len(leaf_of_host), leaves, uppers, leaf_of_host, worker_hosts, custodian_hosts)
 
 
@@ -118,6 +120,8 @@ def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int =
         )
     hosts_per_leaf = max(topology.leaf_of_host.count(leaf) for leaf in range(topology.leaves))
     upper_rate = network.upper_rate or network.rate * hosts_per_leaf / max(1, topology.uppers)
+    if network.switches:
+        upper_rate = network.switch_rate or network.rate
     for leaf in range(topology.leaves):
         for upper in range(topology.uppers):
             up = 2 * topology.hosts + leaf * topology.uppers + upper
@@ -168,6 +172,25 @@ def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int =
         np.zeros((*lanes, ring if classes > 1 else 1), dtype=np.int32),
         np.zeros((*lanes, ring if classes > 1 else 1), dtype=np.int32),
     )
+
+
+SERVER_PLACES_MAX = 1 << 16
+
+
+def server_of_places(scenario: Scenario, policy: str, jobs: list[ScenarioJob], slots: int, pool: int) -> Any:
+    """`[job, place]`: the switch that sums a job's chunks at a place, where servers are switches; else empty.
+
+    Chunks are dealt out one by one. Their aggregators are in a row, so with each turn of the row the dealing shifts by
+    one: else every switch would use some of its aggregators only. A place of a pool stays at one switch.
+    """
+    if scenario.network.switches == 0 or policy in ("ring", "ps"):
+        return np.zeros((len(jobs), 0), dtype=np.int64)
+    dealt = [job.switches or list(range(1, scenario.network.switches + 1)) for job in jobs]
+    turn = math.lcm(*(len(numbers) for numbers in dealt))
+    row = slots if turn * slots <= SERVER_PLACES_MAX else turn
+    places = np.arange(pool or turn * row)
+    shifted = places if pool else places % row + places // row
+    return np.array([np.array(numbers)[shifted % len(numbers)] for numbers in dealt], dtype=np.int64)
 
 
 def _where_jobs_meet(topology: Topology) -> list[int]:
@@ -231,5 +254,5 @@ def fill_stacks(links: Links, scenario: Scenario, first: int, switches: int) -> 
         record = links.state[at]
         if record.to_switch == 0:
             record.stack = STACK_OF_ENDPOINT
-        elif model.software_switch:
+        elif model.software_switch and not (scenario.network.switches and record.to == 0):
             record.stack = first + record.to

@@ -4,6 +4,9 @@ Link numbers: uplink of host h is h, its downlink is H + h; from leaf r to upper
 2H + rU + u, and back 2H + RU + rU + u. In a star there are no upper switches. All packets of a chunk meet at
 the same upper switch.
 
+Servers beside the hub of a star may be the switches (`World.server_of`): leaf 0 is then a hub that only forwards, and
+the servers stand where upper switches do. As a program does, such a switch sends a result to each worker by itself.
+
 Where hosts run programs (a worker with its custodian, a dedicated custodian, a switch), each program has a *stack*: a
 pseudo-link to the same node. A program that has handled everything sleeps. The next packet wakes it, and it runs after
 a delay that is drawn anew; what comes meanwhile waits behind, and is handled in one go, each packet at its cost. So
@@ -70,7 +73,10 @@ def _spread(world: World, s: int, p: int) -> None:
     world.control[FORWARDED] += last - first
     for i in range(first, last):
         member = world.members[i]
-        if s < leaves:
+        if world.server_of.shape[1] > 0:
+            # Copies: each may be marked on its own way from the hub on.
+            post(world, _link_down(world, 0, s - leaves), copy_packet(world.pool, p), member)
+        elif s < leaves:
             packet.references += 1
             post(world, hosts + world.endpoints[member].host, p, member)
         else:
@@ -78,9 +84,24 @@ def _spread(world: World, s: int, p: int) -> None:
     drop_reference(world.pool, p)
 
 
+@compiled_apart
+def _at_hub(world: World, p: int, to: int) -> None:
+    """A hub only forwards: to the endpoint that a packet is for, or to the switch of its chunk."""
+    world.control[FORWARDED] += 1
+    if to >= 0:
+        post(world, world.control[HOSTS] + world.endpoints[to].host, p, to)
+    else:
+        packet = world.pool.packets[p]
+        server = world.server_of[packet.job, packet.chunk % world.server_of.shape[1]]
+        post(world, _link_up(world, 0, server - 1), p, -1)
+
+
 @compiled_inner
 def at_switch(world: World, s: int, p: int, to: int, now_ns: int) -> None:
     """A packet arrives at a switch: run the switch program, then do what it says."""
+    if s == 0 and world.server_of.shape[1] > 0:
+        _at_hub(world, p, to)
+        return
     packet = world.pool.packets[p]
     came_as = packet.kind
     verdict = handle_packet(world.switch, s, packet, world.pool.values, p, now_ns)

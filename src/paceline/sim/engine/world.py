@@ -257,6 +257,8 @@ class World(NamedTuple):
     """`[row]`: kind, worker; what workers ask their coordinators."""
     shares: Any
     """`[worker, owner]`: the micro-batches of another of its job that a worker's packets hold."""
+    server_of: Any
+    """`[job, place of a chunk]`: the switch that sums it, where servers beside a hub are the switches; else empty."""
     stack_of: Any
     """The stack of each endpoint's program, where hosts run programs."""
     wakes_ns: Any

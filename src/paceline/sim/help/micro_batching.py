@@ -141,5 +141,5 @@ def _times_of(setup: Setup, job: HelpedJob) -> JobTimes:
         forward_ns=int(job.record.forward_ns),
         backward_ns=int(job.record.backward_ns),
         exchange_ns=job.chunks * packet_ns,
-        round_trip_ns=(4 if network.topology == "star" else 8) * (network.delay + packet_ns),
+        round_trip_ns=network.links_of_a_round_trip * (network.delay + packet_ns),
     )

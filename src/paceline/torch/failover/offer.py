@@ -114,11 +114,18 @@ def numbered_racks(names: list[str]) -> list[int]:
 
 
 def make_offer(
-    settings: Settings, name: str, workers: int, elements: int, racks: int = 1, ahead: Sequence[int] = ()
+    settings: Settings,
+    name: str,
+    workers: int,
+    elements: int,
+    racks: int = 1,
+    ahead: Sequence[int] = (),
+    strict: bool = True,
 ) -> PathOffer:
     """Ask the switches for a place; without one, custodians do everything. A refusal is a mistake to be told.
 
-    `ahead`: switches that are asked first; where none of them has a place, no other is asked.
+    `ahead`: switches that are asked first; where none of them has a place, no other is asked. Where it is not
+    `strict`, a switch that refuses is missing like one that does not answer: a job that runs goes on with the others.
     """
     named = switches_of(settings)
     if not named:
@@ -129,7 +136,7 @@ def make_offer(
     if any(isinstance(answer, Admission) for answer in answers.values()):
         rest = [number for number in range(len(named)) if number not in first]
         answers |= _ask(settings, named, rest, name, workers, racks)
-    return _offer_of(settings, named, answers, elements)
+    return _offer_of(settings, named, answers, elements, strict)
 
 
 def _without_switch() -> BranchOffer:
@@ -169,11 +176,12 @@ def _offer_of(
     named: Sequence[NamedSwitch],
     answers: dict[int, Admission | ControlError],
     elements: int,
+    strict: bool,
 ) -> PathOffer:
     admitted = {k: answer for k, answer in sorted(answers.items()) if isinstance(answer, Admission)}
     errors = {k: answer for k, answer in sorted(answers.items()) if isinstance(answer, ControlError)}
     mistake = next((error for error in errors.values() if _is_mistake(error, bool(admitted))), None)
-    if mistake is not None:
+    if strict and mistake is not None:
         _leave(named, admitted)
         raise UserError(str(mistake), place="PACELINE_SWITCH") from mistake
     if settings.straggler != "off" and any(given.policy == "switchml" for given in admitted.values()):

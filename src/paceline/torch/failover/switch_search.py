@@ -18,9 +18,9 @@ JOIN_S = (0.5, 5.0)
 
 
 class MakeOffer(Protocol):
-    """Asks the switches for a place; those in `ahead` first, and the others only if one of these has one."""
+    """Asks the switches for a place, as `offer.make_offer` does."""
 
-    def __call__(self, ahead: Sequence[int] = ()) -> PathOffer: ...
+    def __call__(self, ahead: Sequence[int] = (), strict: bool = True) -> PathOffer: ...
 
 
 class SwitchSearch:
@@ -57,9 +57,9 @@ class SwitchSearch:
         while not self._stop.wait(self._wait_s):
             self._wait_s = min(2 * self._wait_s, self._longest_s)
             try:
-                offer = self._make_offer(ahead=self._ahead)
+                offer = self._make_offer(ahead=self._ahead, strict=False)
             except UserError:
-                continue  # full, or a changed token: it may pass
+                continue  # it may pass
             if self._is_enough(offer):
                 self._found = offer
                 return
