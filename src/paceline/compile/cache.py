@@ -18,6 +18,7 @@ from typing import Any
 import numba.core.config
 from numba.core import caching, types
 
+from paceline.compile.bundles import Bundle
 from paceline.compile.sources import tree
 from paceline.errors import UserError
 
@@ -104,6 +105,9 @@ def _modules_of(arguments: Any) -> Iterator[str]:
     for kind in arguments:
         if isinstance(kind, _types.BaseNamedTuple):
             yield kind.instance_class.__module__
+        if isinstance(kind, Bundle):
+            yield kind.instance_class.__module__
+            yield from _modules_of(kind.kinds)
         if isinstance(kind, _types.BaseTuple):
             yield from _modules_of(kind.types)
         elif isinstance(kind, _types.Dispatcher):

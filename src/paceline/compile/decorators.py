@@ -10,11 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from paceline.compile.bundles import register
 from paceline.compile.cache import config, kept_on_disk
 from paceline.compile.linking import compiled_form_of as _compiled_form_of
 from paceline.compile.linking import entry, njit, part
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def interpreted() -> bool:
@@ -33,6 +35,12 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 
 _entry = functools.partial(entry, forceinline=True, **_OPTIONS)
 _loop = functools.partial(entry, lean=True, **_OPTIONS)
+
+
+def bundle(kind: type[T]) -> type[T]:
+    """Marks a named tuple of arrays that compiled code is to take by its address, not by its parts."""
+    register(kind)
+    return kind
 
 
 def compiled(function: F) -> F:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.compile.decorators import bundle
 from paceline.core.custodian.state import Custodians, new_custodians
 from paceline.core.help.detect import Detection, new_detection
 from paceline.core.numbers.layout import LAYOUT, PLACE
@@ -328,6 +329,7 @@ class Out(NamedTuple):
     outbox: Outbox
 
 
+@bundle
 class Loop(NamedTuple):
     """All that the compiled loop works on."""
 

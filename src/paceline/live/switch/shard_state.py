@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.compile.decorators import bundle
 from paceline.core import wire
 from paceline.core.switch import program as switch
 from paceline.core.switch.program import Switch, new_switches
@@ -118,6 +119,7 @@ ARRIVAL = np.dtype(
 )
 
 
+@bundle
 class Shard(NamedTuple):
     """Everything that one shard's loop works on."""
 
