@@ -17,6 +17,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_form_of, compiled_inner
 from paceline.core.wire import HEADER_BYTES, TAG_OFFSET
+from paceline.core.words import big_word, little_word, put_big_word
 
 KEY_BYTES = 16
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -26,7 +27,6 @@ _INIT_2 = np.uint64(0x6C7967656E657261)
 _INIT_3 = np.uint64(0x7465646279746573)
 _LAST = np.uint64(0xFF)
 _ZERO = np.uint64(0)
-_BYTE = np.uint64(8)
 
 
 def key_words(key: bytes) -> tuple[np.uint64, np.uint64]:
@@ -93,7 +93,7 @@ def siphash(key0: Any, key1: Any, data: Any, start: int, length: int, blank: int
         elif 8 * i == blank:
             word = _ZERO
         else:
-            word = _little_endian(data, start + 8 * i, 8)
+            word = little_word(data, start + 8 * i)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -113,21 +113,20 @@ def tag_of(key0: Any, key1: Any, data: Any, length: int) -> np.uint64:
 @compiled
 def packet_tag(key0: Any, key1: Any, data: Any, start: int, length: int, full: bool) -> np.uint64:
     """The tag of the packet at `data[start:start + length]`: over its header, or (`full`) over all of it."""
-    return siphash(key0, key1, data, start, length if full else HEADER_BYTES, TAG_OFFSET)
+    if full:
+        return siphash(key0, key1, data, start, length, TAG_OFFSET)
+    # Of a length that is known here: the optimiser needs no loop for it.
+    return siphash(key0, key1, data, start, HEADER_BYTES, TAG_OFFSET)
 
 
 @compiled
 def seal(key0: Any, key1: Any, data: Any, start: int, length: int, full: bool) -> None:
     """Write its tag into the packet at `data[start:start + length]`."""
     tag = packet_tag(key0, key1, data, start, length, full)
-    for i in range(8):
-        data[start + TAG_OFFSET + i] = np.uint8((tag >> np.uint64(56 - 8 * i)) & np.uint64(255))
+    put_big_word(data, start + TAG_OFFSET, tag)
 
 
 @compiled
 def is_genuine(key0: Any, key1: Any, data: Any, start: int, length: int, full: bool) -> bool:
     """Does the packet at `data[start:start + length]` carry its tag? It has a whole header."""
-    tag = np.uint64(0)
-    for i in range(8):
-        tag = (tag << _BYTE) | np.uint64(data[start + TAG_OFFSET + i])
-    return bool(tag == packet_tag(key0, key1, data, start, length, full))
+    return bool(big_word(data, start + TAG_OFFSET) == packet_tag(key0, key1, data, start, length, full))

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.compile.decorators import compiled
+from paceline.compile.decorators import compiled, compiled_inner
+from paceline.core.words import big_word, put_big_word
 
 VERSION = 2
 MAGIC = 0x5041
@@ -140,6 +141,10 @@ ERROR_NAMES = (
     "bad share",
 )
 _CHUNK_MAX_TOP_BYTE = 0x3F
+_0, _16, _24, _32, _40, _48, _56 = (np.uint64(shift) for shift in (0, 16, 24, 32, 40, 48, 56))
+_BYTE, _TWO_BYTES, _FOUR_BYTES = np.uint64(0xFF), np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
+_HEAD = np.uint64(MAGIC << 48 | VERSION << 40)
+"""How every packet begins."""
 _OWNERS_MAX = 64 * 64
 """A rack and a bit in it: what `owner` names (`bits.place_of`)."""
 
@@ -185,12 +190,10 @@ def clear(packet: Any, kind: int) -> None:
     packet.tag = np.uint64(0)
 
 
-@compiled
-def _big_endian(data: Any, start: int, width: int) -> np.uint64:
-    value = np.uint64(0)
-    for i in range(start, start + width):
-        value = (value << np.uint64(8)) | np.uint64(data[i])
-    return value
+@compiled_inner
+def _part(word: Any, shift: Any, mask: Any) -> Any:
+    """Some bits of a word, as a number."""
+    return np.int64((word >> shift) & mask)
 
 
 @compiled
@@ -204,67 +207,76 @@ def decode_at(data: Any, start: int, length: int, packet: Any) -> int:
     """Read a header from `data[start:start + length]`; `OK`, or the error, and `packet` is not to be used."""
     if length < HEADER_BYTES or start < 0 or start + length > data.shape[0]:
         return TRUNCATED
-    if _big_endian(data, start, 2) != np.uint64(MAGIC):
+    head = big_word(data, start)
+    if head >> _48 != np.uint64(MAGIC):
         return BAD_MAGIC
-    if data[start + 2] != VERSION:
+    if _part(head, _40, _BYTE) != VERSION:
         return BAD_VERSION
-    if data[start + 3] < GRADIENT or data[start + 3] > KIND_LAST:
+    kind = _part(head, _32, _BYTE)
+    if kind < GRADIENT or kind > KIND_LAST:
         return BAD_KIND
-    if data[start + 4] & _FLAGS_UNKNOWN:
+    flag = _part(head, _24, _BYTE)
+    if flag & _FLAGS_UNKNOWN:
         return BAD_FLAGS
-    count = np.int64(_big_endian(data, start + 18, 2))
+    place = big_word(data, start + 16)
+    count = _part(place, _32, _TWO_BYTES)
     if count > MAX_ELEMENTS:
         return BAD_COUNT
     if length != HEADER_BYTES + 4 * count:
         return BAD_LENGTH
-    fan_in = np.int64(data[start + 32])
-    fan_in_upper = np.int64(data[start + 33])
+    ends = big_word(data, start + 32)
+    fan_in = _part(ends, _56, _BYTE)
+    fan_in_upper = _part(ends, _48, _BYTE)
     if fan_in < 1 or fan_in > CONTRIBUTORS_MAX or fan_in_upper < 1 or fan_in_upper > CONTRIBUTORS_MAX:
         return BAD_FAN_IN
-    if data[start + 34] >= CONTRIBUTORS_MAX or data[start + 35] < 1 or data[start + 35] > 2:
+    rack = _part(ends, _40, _BYTE)
+    level = _part(ends, _32, _BYTE)
+    if rack >= CONTRIBUTORS_MAX or level < 1 or level > 2:
         return BAD_PLACE
-    if data[start + 8] > _CHUNK_MAX_TOP_BYTE:
+    chunk = big_word(data, start + 8)
+    if _part(chunk, _56, _BYTE) > _CHUNK_MAX_TOP_BYTE:
         return BAD_CHUNK
-    mask = _big_endian(data, start + 24, 8)
-    share = _big_endian(data, start + 40, 8)
-    owner = np.int64(_big_endian(data, start + 48, 2))
-    holds_sum = data[start + 3] <= PARTIAL
+    mask = big_word(data, start + 24)
+    share = big_word(data, start + 40)
+    rest = big_word(data, start + 48)
+    owner = _part(rest, _48, _TWO_BYTES)
+    holds_sum = kind <= PARTIAL
     if share == np.uint64(0):
         if holds_sum and mask == np.uint64(0):
             return BAD_MASK
     else:
-        own_bit = np.uint64(owner >> 6 == data[start + 34]) << np.uint64(owner & 63)
-        if owner >= _OWNERS_MAX or (holds_sum and (data[start + 35] != 1 or mask & own_bit)):
+        own_bit = np.uint64(owner >> 6 == rack) << np.uint64(owner & 63)
+        if owner >= _OWNERS_MAX or (holds_sum and (level != 1 or mask & own_bit)):
             return BAD_SHARE
     packet.magic = MAGIC
     packet.version = VERSION
-    packet.kind = data[start + 3]
-    packet.flag = data[start + 4]
-    packet.priority = data[start + 5]
-    packet.job = np.int64(_big_endian(data, start + 6, 2))
-    packet.chunk = np.int64(_big_endian(data, start + 8, 8))
-    packet.epoch = np.int64(_big_endian(data, start + 16, 2))
+    packet.kind = kind
+    packet.flag = flag
+    packet.priority = _part(head, _16, _BYTE)
+    packet.job = _part(head, _0, _TWO_BYTES)
+    packet.chunk = np.int64(chunk)
+    packet.epoch = _part(place, _48, _TWO_BYTES)
     packet.count = count
-    packet.index = np.int64(_big_endian(data, start + 20, 4))
+    packet.index = _part(place, _0, _FOUR_BYTES)
     packet.mask = mask
     packet.fan_in = fan_in
     packet.fan_in_upper = fan_in_upper
-    packet.rack = data[start + 34]
-    packet.level = data[start + 35]
-    packet.worker = np.int64(_big_endian(data, start + 36, 2))
-    packet.custodian = np.int64(_big_endian(data, start + 38, 2))
+    packet.rack = rack
+    packet.level = level
+    packet.worker = _part(ends, _16, _TWO_BYTES)
+    packet.custodian = _part(ends, _0, _TWO_BYTES)
     packet.share = share
     packet.owner = owner
-    packet.window = np.int64(_big_endian(data, start + 50, 2))
-    packet.offer = np.int64(_big_endian(data, start + 52, 4))
-    packet.tag = _big_endian(data, start + 56, 8)
+    packet.window = _part(rest, _32, _TWO_BYTES)
+    packet.offer = _part(rest, _0, _FOUR_BYTES)
+    packet.tag = big_word(data, start + TAG_OFFSET)
     return OK
 
 
-@compiled
-def _put(data: Any, start: int, width: int, value: np.uint64) -> None:
-    for i in range(width):
-        data[start + i] = np.uint8((value >> np.uint64(8 * (width - 1 - i))) & np.uint64(255))
+@compiled_inner
+def _moved(value: Any, mask: Any, shift: Any) -> Any:
+    """A number where it belongs in a word; what is too large for its place is cut off."""
+    return (np.uint64(value) & mask) << shift
 
 
 @compiled
@@ -276,28 +288,21 @@ def encode_into(packet: Any, data: Any) -> int:
 @compiled
 def encode_at(packet: Any, data: Any, start: int) -> int:
     """Write the header to `data[start:start + 64]` and give the length of the whole packet."""
-    _put(data, start, 2, np.uint64(MAGIC))
-    data[start + 2] = VERSION
-    data[start + 3] = packet.kind
-    data[start + 4] = packet.flag
-    data[start + 5] = packet.priority
-    _put(data, start + 6, 2, np.uint64(packet.job))
-    _put(data, start + 8, 8, np.uint64(packet.chunk))
-    _put(data, start + 16, 2, np.uint64(packet.epoch))
-    _put(data, start + 18, 2, np.uint64(packet.count))
-    _put(data, start + 20, 4, np.uint64(packet.index))
-    _put(data, start + 24, 8, np.uint64(packet.mask))
-    data[start + 32] = np.uint8(packet.fan_in)
-    data[start + 33] = np.uint8(packet.fan_in_upper)
-    data[start + 34] = np.uint8(packet.rack)
-    data[start + 35] = np.uint8(packet.level)
-    _put(data, start + 36, 2, np.uint64(packet.worker))
-    _put(data, start + 38, 2, np.uint64(packet.custodian))
-    _put(data, start + 40, 8, np.uint64(packet.share))
-    _put(data, start + 48, 2, np.uint64(packet.owner))
-    _put(data, start + 50, 2, np.uint64(packet.window & 0xFFFF))
-    _put(data, start + 52, 4, np.uint64(packet.offer))
-    _put(data, start + 56, 8, np.uint64(packet.tag))
+    head = _HEAD | _moved(packet.kind, _BYTE, _32) | _moved(packet.flag, _BYTE, _24)
+    head |= _moved(packet.priority, _BYTE, _16) | _moved(packet.job, _TWO_BYTES, _0)
+    place = _moved(packet.epoch, _TWO_BYTES, _48) | _moved(packet.count, _TWO_BYTES, _32)
+    ends = _moved(packet.fan_in, _BYTE, _56) | _moved(packet.fan_in_upper, _BYTE, _48)
+    ends |= _moved(packet.rack, _BYTE, _40) | _moved(packet.level, _BYTE, _32)
+    ends |= _moved(packet.worker, _TWO_BYTES, _16) | _moved(packet.custodian, _TWO_BYTES, _0)
+    rest = _moved(packet.owner, _TWO_BYTES, _48) | _moved(packet.window, _TWO_BYTES, _32)
+    put_big_word(data, start, head)
+    put_big_word(data, start + 8, np.uint64(packet.chunk))
+    put_big_word(data, start + 16, place | _moved(packet.index, _FOUR_BYTES, _0))
+    put_big_word(data, start + 24, packet.mask)
+    put_big_word(data, start + 32, ends)
+    put_big_word(data, start + 40, packet.share)
+    put_big_word(data, start + 48, rest | _moved(packet.offer, _FOUR_BYTES, _0))
+    put_big_word(data, start + TAG_OFFSET, packet.tag)
     return int(HEADER_BYTES + 4 * packet.count)
 
 
