@@ -60,9 +60,8 @@ def kept_on_disk(decorate: Callable[[Any], Any], function: Callable[..., Any]) -
     try:
         dispatcher = decorate(function)
         dispatcher._cache = _LockedCache(dispatcher.py_func)
-    except RuntimeError as error:
-        if "no locator available" not in str(error):
-            raise
+    except RuntimeError:
+        # The one that Numba raises here: it found no folder to write to.
         raise UserError(
             "compiled code can be kept neither there nor beside the program: export PACELINE_CACHE=/a/folder/of/yours",
             place=str(folder_of(function).parent),
