@@ -81,6 +81,13 @@ released = "0.5 ms"
 name = "in"
 size = 2000
 released = "2 ms"
+
+[[exchange]]
+name = "switch"
+step = "5 ms"
+spread = 0.2
+workers = 4
+cores = 2
 """
 
 

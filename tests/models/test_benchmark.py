@@ -23,7 +23,7 @@ layers = [
 def test_the_scenario_is_the_profiles(tmp_path: Path, backend: str) -> None:
     path = tmp_path / "ddp.toml"
     path.write_text(PROFILE)
-    scenario = scenario_of(path, backend, 100e6, 7)
+    scenario = scenario_of(path, backend, 100e6, HOSTS, 7)
     (job,) = scenario.expanded_jobs()
     assert (job.workers, job.iterations, job.overlap) == (HOSTS, 7, "ddp")
     assert scenario.transport.bucket == 50_000

@@ -1,5 +1,6 @@
 """`paceline profile`: an unchanged script becomes a job entry; a script that does not train is told so."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,49 @@ def test_a_trace_of_the_same_loop_has_the_same_gradients(tmp_path: Path) -> None
     # The last layer's gradients are ready first.
     assert set(seen.sizes[:2]) == {4 * 64 * 4, 4 * 4}
     assert all(released_s > 0 for _, row in seen.steps for released_s in row)
+
+
+RANKS = """\
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(16):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_of_one_machine_tell_whole_steps_over_gloo_and_over_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "p.toml"
+    script.write_text(RANKS, encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["--steps", "10", "--switch", "--out", str(out)]
+    assert paceline(monkeypatch, "profile", *options, "--", *torchrun, str(script)) == 0
+    profile = load_profile(out)
+    for name in ("gloo", "switch"):
+        seen = profile.exchange_by(name)
+        assert seen is not None
+        assert (seen.workers, seen.cores) == (2, len(os.sched_getaffinity(0)))
+        # A step has its passes, and more.
+        assert seen.step > profile.backward
+    assert not list(tmp_path.glob("*.switch"))
+
+
+def test_a_script_that_uses_no_ranks_cannot_be_run_over_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("STEPS", "12"), encoding="utf-8")
+    command = ["--", sys.executable, str(script)]
+    code = paceline(
+        monkeypatch, "profile", "--switch", "--steps", "5", "--out", str(tmp_path / "p.toml"), *command
+    )
+    assert code == 2
+    assert "did not go over the switch" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from paceline.bench.measurement import HOST, OURS, MeasuredRow, Measurement, Out
 from paceline.bench.processes import ChildError, Children
 from paceline.compile.cache import is_on_disk
 from paceline.emulation import namespaces
+from paceline.live.switch_client import ControlError, ControlPlane
 from paceline.ports import free_port
 
 RENDEZVOUS_PORT = 29577
@@ -106,6 +107,33 @@ def _as_it_is(command: list[str]) -> list[str]:
 
 def _within(namespace: str) -> Command:
     return lambda command: namespaces.inside(namespace, command)
+
+
+@contextlib.contextmanager
+def own_switch() -> Iterator[dict[str, str]]:
+    """A switch on loopback, and what ranks of this machine need in their environment to use it."""
+    measurement = Measurement(workers=2, sizes=(4,), backends=(OURS,), policy="esa-plus", host_reduce=False)
+    with _testbed(measurement) as testbed, Children() as children:
+        _start_switches(children, measurement, testbed)
+        _compile(children, measurement)
+        (address,) = testbed.switches
+        token = (children.folder / "token").read_text(encoding="utf-8")
+        control = ControlPlane.parse(address)
+        until = time.monotonic() + START_TIMEOUT_S
+        while not _answers(control):
+            _check(children)
+            if time.monotonic() > until:
+                raise ChildError(f"no answer in time{children.last_words(f'{SWITCH} 0')}")
+            time.sleep(_POLL_S)
+        yield {"PACELINE_SWITCH": address, "PACELINE_TOKEN": token}
+
+
+def _answers(control: ControlPlane) -> bool:
+    try:
+        control.text("/healthz")
+    except ControlError:
+        return False
+    return True
 
 
 def _start_switches(children: Children, measurement: Measurement, testbed: Testbed) -> None:

@@ -8,11 +8,11 @@ import math
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
-from paceline.models.profile import Measured, entry_text
+from paceline.models.profile import Measured, ProfileExchange, entry_text
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.plan import Schedule
 from paceline.schedule.why import ByModel
@@ -24,6 +24,7 @@ PACKETS = 20_000_000
 PACKETS_AN_ITERATION = 2_000
 """Of a worker, at most."""
 ITERATIONS_MIN = 3
+WORKERS_ALONE = 4
 ROOMY_SLOTS = 1 << 16
 """More aggregators than the packets under way of any job that is judged."""
 _PAYLOAD_BYTES = 1024
@@ -64,9 +65,20 @@ def _write_profile(path: Path, job: Job, smaller: float) -> Path:
         [str(number) for number in range(len(sizes))],
         sizes,
         max(4, round(job.bucket_bytes / smaller)) if job.exchange == "ring" else None,
+        exchange=_alone(job),
     )
     path.write_text(entry_text(seen), encoding="utf-8")
     return path
+
+
+def _alone(job: Job) -> tuple[ProfileExchange, ...]:
+    """A step of the job where no link limits it, each of a few workers with a core of its own."""
+    if job.overhead_s <= 0.0:
+        return ()
+    workers = max(2, min(job.gpus, WORKERS_ALONE))
+    name: Literal["gloo", "switch"] = "gloo" if job.exchange == "ring" else "switch"
+    step_s = job.compute_s + job.overhead_s
+    return (ProfileExchange(name=name, step=step_s, workers=workers, cores=workers),)
 
 
 def compare(schedule: Schedule, seed: int = 0) -> list[Compared]:

@@ -3,10 +3,11 @@
 `Measured` is what was seen (by hooks, or in a trace), `entry_text` the TOML file of it, `Profile` that file read back.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -24,6 +25,19 @@ class ProfileLayer(Section):
     size: Annotated[Size, Field(gt=0)]
     released: Seconds
     """From the start of the backward pass."""
+
+
+class ProfileExchange(Section):
+    """A step with one exchange of gradients, all workers on one machine: no link limits it, and its processors do."""
+
+    name: Literal["gloo", "switch"]
+    step: Annotated[Seconds, Field(gt=0)]
+    """From one forward pass to the next: the mean."""
+    spread: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Its standard deviation, as a share of it; by the deciles, so that rare long steps do not make it."""
+    workers: Annotated[int, Field(gt=1, le=4096)]
+    cores: Annotated[int, Field(gt=0, le=4096)]
+    """Of that machine."""
 
 
 class Profile(Section):
@@ -45,6 +59,8 @@ class Profile(Section):
     """Bytes of gradient that are exchanged together, as DistributedDataParallel was told; by default what it does."""
     layers: Annotated[list[ProfileLayer], Field(min_length=1)]
     """In the order of release."""
+    exchange: list[ProfileExchange] = []
+    """Those that were tried; what they cost beyond the passes is their overhead."""
 
     @field_validator("layers", mode="after")
     @classmethod
@@ -58,6 +74,25 @@ class Profile(Section):
         if times != sorted(times):
             raise ValueError("they are not in the order of their release")
         return layers
+
+    @field_validator("exchange", mode="after")
+    @classmethod
+    def _differ(cls, exchanges: list[ProfileExchange]) -> list[ProfileExchange]:
+        names = [each.name for each in exchanges]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{max(names, key=names.count)!r} is there twice")
+        return exchanges
+
+    def exchange_by(self, name: str) -> ProfileExchange | None:
+        """The step with one exchange, if it was measured."""
+        return next((each for each in self.exchange if each.name == name), None)
+
+    def overhead_s(self, name: str) -> float:
+        """Processor time of a worker that a step with this exchange takes beside the passes; 0: not measured."""
+        seen = self.exchange_by(name)
+        if seen is None:
+            return 0.0
+        return max(0.0, seen.step - self.forward - self.backward) * min(1.0, seen.cores / seen.workers)
 
     @property
     def releases(self) -> tuple[tuple[float, int], ...]:
@@ -108,6 +143,8 @@ class Measured:
     """Of each step the processor time of the passes; empty: a device computes, or nobody has looked."""
     unread: tuple[str, ...] = ()
     """What could not be read, and what was taken instead."""
+    exchange: tuple[ProfileExchange, ...] = ()
+    """Steps with an exchange, where no link limits them."""
 
 
 def entry_text(seen: Measured) -> str:
@@ -143,7 +180,27 @@ def entry_text(seen: Measured) -> str:
             f"size = {seen.sizes[number]}",
             f'released = "{ready[number] * 1e6:.3f} us"',
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + "".join(exchange_text(each) for each in seen.exchange)
+
+
+def exchange_of(
+    name: Literal["gloo", "switch"], steps_s: Sequence[float], workers: int, cores: int
+) -> ProfileExchange:
+    """The table of steps that took so long."""
+    step_s = sum(steps_s) / len(steps_s)
+    # Taken as even, as jitter is.
+    width_s = (_quantile(steps_s, 0.9) - _quantile(steps_s, 0.1)) / 0.8
+    spread = min(10.0, width_s / math.sqrt(12.0) / step_s)
+    return ProfileExchange(name=name, step=step_s, spread=spread, workers=workers, cores=cores)
+
+
+def exchange_text(seen: ProfileExchange) -> str:
+    """Its table, the last of the file."""
+    step_us = f"{seen.step * 1e6:.3f} us"
+    return (
+        f'\n[[exchange]]\nname = "{seen.name}"\nstep = "{step_us}"\nspread = {seen.spread:.4f}\n'
+        f"workers = {seen.workers}\ncores = {seen.cores}\n"
+    )
 
 
 def _plain(name: str) -> str:

@@ -311,13 +311,26 @@ def sent_of(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int,
 
 
 @compiled
+def slowness_of(state: State, jobs: JobsT, cluster: ClusterT, j: int) -> float:
+    """How many times as long job j computes on its servers: as the slowest does, or with help as all together."""
+    if not cluster.uneven:
+        return 1.0
+    slowest, work = 0.0, 0.0
+    for i in range(jobs.base[j], jobs.base[j + 1]):
+        slow = cluster.slow[cluster.server_of[state.gpus[i]]]
+        slowest = max(slowest, slow)
+        work += 1.0 / slow
+    return float(jobs.gpus[j] / work if jobs.helped[j] else slowest)
+
+
+@compiled
 def _price_by_links(state: State, jobs: JobsT, cluster: ClusterT, price: PriceT, j: int) -> float:
     # The iteration of job j among its neighbours of now; its share of time follows.
     servers, kind = state.servers_n[j], jobs.kind[j]
-    longer = contention.slowest_of(jobs.jitter[j], servers)
+    longer = contention.slowest_of(jobs.jitter[j], servers) * slowness_of(state, jobs, cluster, j)
     if servers == 1:
         inside = jobs.ring_bytes[j] / price.intra if jobs.gpus[j] > 1 else 0.0
-        return float(jobs.compute[j] * longer + inside)
+        return float(jobs.compute[j] * longer + inside + jobs.inside[j])
     rate = rate_of(state, jobs, cluster, price, j)
     sent = sent_of(state, jobs, cluster, price, j, rate)
     trip = contention.latency(price.network, kind, state.racks_n[j])

@@ -6,8 +6,9 @@ be wrong. So the difference between prediction and measurement is put down to co
 times as long as expected the job must compute for its iteration to take what was measured, all else as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,9 +26,15 @@ class Moment:
     """Jobs that run together now, by index, each on its GPUs: what an iteration of each takes."""
 
     def __init__(
-        self, cluster: Cluster, model: Model, jobs: Sequence[Job], gpus: Sequence[Sequence[int]]
+        self,
+        cluster: Cluster,
+        model: Model,
+        jobs: Sequence[Job],
+        gpus: Sequence[Sequence[int]],
+        slowness: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self.problem = Problem(cluster, tuple(replace(job, arrival_s=0.0) for job in jobs), model)
+        alike = tuple(replace(job, arrival_s=0.0) for job in jobs)
+        self.problem = Problem(cluster, alike, model, slowness=slowness)
         self._timeline = Timeline(self.problem)
         self._timeline.advance(0.0)
         for j, own in enumerate(gpus):
@@ -36,6 +43,17 @@ class Moment:
     def iteration_s(self, j: int) -> float:
         """Seconds of an iteration of job j, by the model."""
         return self.problem.unit_s / float(self._timeline.state.rate[j])
+
+    def slowness(self, j: int) -> float:
+        """How many times as long job j computes on its servers as on servers that are not slow, by what is known."""
+        problem = self.problem
+        if not problem.network_t.on:
+            return 1.0
+        return float(kernels.slowness_of(self._timeline.state, problem.jobs_t, problem.cluster_t, j))
+
+    def gpus_of(self, j: int) -> tuple[int, ...]:
+        """Where job j runs."""
+        return tuple(int(gpu) for gpu in self._timeline.gpus_of(j))
 
     def computing_factor(self, j: int, measured_s: float) -> float:
         """How many times as long as expected job j computes, if an iteration takes so long; never below `LEAST`."""
@@ -49,10 +67,10 @@ class Moment:
         jobs, network, unit = problem.jobs_t, problem.network_t, problem.unit_s
         servers, racks = int(state.servers_n[j]), int(state.racks_n[j])
         if not network.on or servers == 1:
-            longer = contention.slowest_of(float(jobs.jitter[j]), 1) if network.on else 1.0
+            longer = self.slowness(j) * contention.slowest_of(float(jobs.jitter[j]), 1) if network.on else 1.0
             rest_s = self.iteration_s(j) - compute_s * longer
             return (measured_s - rest_s) / (compute_s * longer)
-        longer = contention.slowest_of(float(jobs.jitter[j]), servers)
+        longer = self.slowness(j) * contention.slowest_of(float(jobs.jitter[j]), servers)
         rate = kernels.rate_of(state, jobs, problem.cluster_t, problem.price_t, j)
         sent = kernels.sent_of(state, jobs, problem.cluster_t, problem.price_t, j, rate)
         rest = measured_s / unit - contention.latency(network, int(jobs.kind[j]), racks)

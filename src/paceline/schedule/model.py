@@ -112,6 +112,11 @@ def iteration_s(job: Job, cluster: Cluster, model: Model, servers: int, p: int, 
     return exchange + reduce_s + model.xi2_s * servers + job.compute_s
 
 
+def _overhead_inside_s(job: Job) -> float:
+    """What a ring costs a processor inside one server; what sums in the network cost there was not measured."""
+    return job.overhead_s if job.exchange == "ring" and job.gpus > 1 else 0.0
+
+
 class JobsT(NamedTuple):
     """The jobs as arrays, for the kernels; times in units (slots, or seconds), gradients in bytes."""
 
@@ -145,6 +150,10 @@ class JobsT(NamedTuple):
     """`[job, part]`: the share of its gradients that is still to be sent then."""
     jitter: Floats
     """The most by which a worker's computation varies, as a share."""
+    inside: Floats
+    """Processor time an iteration of a ring inside one server."""
+    helped: NDArray[np.bool_]
+    """Do ranks that are done compute for slow ones?"""
 
 
 class ClusterT(NamedTuple):
@@ -156,6 +165,10 @@ class ClusterT(NamedTuple):
     """The server of each GPU."""
     rack_of: Ints
     """The rack of each server."""
+    slow: Floats
+    """How many times as long the devices of each server take, as far as that is known."""
+    uneven: bool
+    """Is any of them slow?"""
 
 
 class PriceT(NamedTuple):
@@ -188,6 +201,8 @@ class Problem:
     """One of many plans of an online run: policies should be quick."""
     latest: Mapping[int, float] = field(default_factory=dict)
     """When jobs should have ended, by index, in units; for policies that heed it."""
+    slowness: Mapping[str, float] = field(default_factory=dict)
+    """How many times as long the devices of a server take, by its name, as far as that was learned."""
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -245,7 +260,7 @@ class Problem:
         longer = contention.slowest_of(job.jitter, servers)
         if servers == 1:
             inside_s = 2.0 * job.gradient_bytes * (job.gpus - 1) / job.gpus * 8 / self.cluster.intra_bps
-            return (job.compute_s * longer + inside_s) / unit
+            return (job.compute_s * longer + inside_s + _overhead_inside_s(job)) / unit
         crowded = p > 1 and len(set(self.cluster.rack_of)) > 1
         rate = contention.expected_rate(p - 1, float(p - 1), network.rate, network.rate)
         kind, racks = self._kind(job), 2 if crowded else 1
@@ -329,11 +344,17 @@ class Problem:
             released=np.array([job.parts[0] for job in jobs]) / unit,
             left=np.array([job.parts[1] for job in jobs]),
             jitter=np.array([job.jitter for job in jobs]),
+            inside=np.array([_overhead_inside_s(job) for job in jobs]) / unit,
+            helped=np.array([job.helped for job in jobs]),
         )
 
     @cached_property
     def cluster_t(self) -> ClusterT:
-        return ClusterT(self.cluster.first_gpu, self.cluster.server_of, self.cluster.rack_of)
+        cluster = self.cluster
+        slow = np.array([self.slowness.get(server.name, 1.0) for server in cluster.servers])
+        return ClusterT(
+            cluster.first_gpu, cluster.server_of, cluster.rack_of, slow, bool((slow != 1.0).any())
+        )
 
     @cached_property
     def price_t(self) -> PriceT:

@@ -260,17 +260,23 @@ def place_all(
 
 @compiled
 def best_fit(cluster: ClusterT, free: Ints, g: int) -> int:
-    """The server that g GPUs fill best: the fewest free ones left over; -1 when none has room."""
-    best, over = -1, 1 << 60
+    """Of the fastest servers the one that g GPUs fill best: the fewest free ones left over; -1 when none has room."""
+    best = -1
     for s in range(len(free)):
-        if g <= free[s] < over:
-            best, over = s, free[s]
+        if g > free[s]:
+            continue
+        if (
+            best < 0
+            or cluster.slow[s] < cluster.slow[best]
+            or (cluster.slow[s] == cluster.slow[best] and free[s] < free[best])
+        ):
+            best = s
     return best
 
 
 @compiled
-def choose_spread(state: State, free: Ints, g: int, quiet: bool, share: Ints) -> bool:
-    """GPUs a server for a spread job: most free GPUs first, or fewest contenders first; False: no room."""
+def choose_spread(state: State, cluster: ClusterT, free: Ints, g: int, quiet: bool, share: Ints) -> bool:
+    """GPUs a server for a spread job, the fastest first; most free GPUs, or fewest contenders; False: no room."""
     share[:] = 0
     left = g
     while left > 0:
@@ -281,7 +287,10 @@ def choose_spread(state: State, free: Ints, g: int, quiet: bool, share: Ints) ->
             if best < 0:
                 best = s
                 continue
-            if quiet and state.crowd[s] != state.crowd[best]:
+            if cluster.slow[s] != cluster.slow[best]:
+                if cluster.slow[s] < cluster.slow[best]:
+                    best = s
+            elif quiet and state.crowd[s] != state.crowd[best]:
                 if state.crowd[s] < state.crowd[best]:
                     best = s
             elif min(free[s], left) != min(free[best], left):
@@ -320,7 +329,7 @@ def _try(
         return True
     if mode == LOCAL and g <= largest:
         return False
-    if not choose_spread(state, free, g, mode == QUIETEST, share):
+    if not choose_spread(state, cluster, free, g, mode == QUIETEST, share):
         return False
     at = jobs.base[j]
     for s in range(len(free)):

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from paceline.compile.cache import is_on_disk
 from paceline.compile.decorators import interpreted
 from paceline.core.priority import PriorityRule, priority
+from paceline.errors import UserError
 from paceline.sim.build.arrays import Setup, build
 from paceline.sim.engine import world as w
 from paceline.sim.engine.links import grown_pool
 from paceline.sim.engine.loop import COORDINATE, ENDED, POOL_LOW_ROOM, STUCK, TIMED_OUT, run
 from paceline.sim.help.coordinator import Coordinators
+from paceline.sim.overhead import with_overheads
 from paceline.sim.results import RunResult, collect
 from paceline.sim.scenario import Scenario
 
@@ -50,12 +52,26 @@ def simulate(
     announce_compilation()
     if seed is not None:
         scenario = scenario.model_copy(update={"seed": seed})
+    scenario = with_overheads(scenario, policy, _step_s)
     setup = build(scenario, policy, scenario.seed, check, rule)
     run(setup.world, 0, setup.room, scenario.horizon)  # compiles, or loads what was compiled
     started = time.perf_counter()
     coordinators = Coordinators(setup)
     reason = _run_to_end(setup, coordinators, progress)
     return collect(setup, coordinators, reason, check, time.perf_counter() - started)
+
+
+def _step_s(scenario: Scenario, policy: str) -> float:
+    """Of a scenario with one job."""
+    setup = build(scenario, policy, scenario.seed, False, priority)
+    coordinators = Coordinators(setup)
+    reason = _run_to_end(setup, coordinators, None)
+    (job,) = collect(setup, coordinators, reason, False, 0.0).jobs
+    if job.mean_iteration_s is None:
+        raise UserError(
+            f"its exchange cannot be simulated on one machine: {job.failed or reason}", place=job.name
+        )
+    return job.mean_iteration_s
 
 
 def _run_to_end(setup: Setup, coordinators: Coordinators, progress: Callable[[int, int], None] | None) -> str:

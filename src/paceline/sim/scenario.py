@@ -243,6 +243,11 @@ class ScenarioJob(Section):
     """Each worker's computation takes up to this share longer, drawn anew each iteration."""
     processor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """How much of the computation takes a core of `[hosts] cores`; 0: it has a device of its own."""
+    overhead: TimeNs | None = None
+    """Processor time of a worker for each message of a ring, or each layer of a sum in the network, beside that of
+    `[hosts]`; by default what makes a step of its profile take as long as measured, else none."""
+    overhead_spread: Annotated[float, Field(ge=0, le=0.57)] = 0.0
+    """Its standard deviation from iteration to iteration, as a share of it."""
     overlap: Literal["layers", "ddp"] = "layers"
     """The next forward pass of a layer waits for its own result, or, as DistributedDataParallel has it, for all."""
     straggler: StragglerMode = "off"

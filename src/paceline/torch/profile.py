@@ -14,17 +14,24 @@ time, since ranks that were put on one machine to be measured wait for its proce
 
 What is taken: of each time the tenth percentile over the steps, as the time on an undisturbed machine; what steps take
 more than that is the jitter.
+
+Where all ranks are on this machine, no link limits the exchange of gradients: then the whole step's mean time is
+written too, by the exchange that was used. It is more than its passes by what the exchange costs the machine.
 """
 
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from paceline.models.profile import ProfileExchange
 
 WARM_UP = 2
 """Steps that are not counted: memory is allocated, DDP builds its buckets anew."""
@@ -56,6 +63,9 @@ class _Recorder:
         """Processor time, counted as `_began`, `_optimized` and all of the step."""
         self._busy: list[float] = []
         self._released: list[float] = []
+        self._step_from = self._step_s = 0.0
+        self._steps_s: list[float] = []
+        """From one forward pass to the next."""
         self._rows: list[tuple[float, list[float]]] = []
         """Of each counted step: forward seconds, and when each gradient was ready."""
         self._handles: list[Any] = [
@@ -69,6 +79,8 @@ class _Recorder:
             self._take_root(module)
         if module is not self._root or not torch.is_grad_enabled():
             return
+        now = time.perf_counter()
+        self._step_s, self._step_from = now - self._step_from, now
         self._end_step()
         first = next((each for each in inputs if isinstance(each, torch.Tensor) and each.dim() > 0), None)
         if first is not None:
@@ -131,6 +143,7 @@ class _Recorder:
             self._seen += 1
             if self._seen > WARM_UP:
                 self._rows.append((self._forward_s, self._released))
+                self._steps_s.append(self._step_s)
                 self._passes.append(self._pass_s)
                 self._busy.append(self._busy_s)
         self._backward_from = 0.0
@@ -157,5 +170,32 @@ class _Recorder:
         seen = Measured(
             '"paceline profile"', workers, self._samples, self._rows, self._names, self._sizes, self._bucket,
             tuple(self._passes), tuple(self._busy) if self._clock is time.thread_time else (),
+            exchange=self._exchange(),
         )  # fmt: skip
         return entry_text(seen)
+
+    def _exchange(self) -> "tuple[ProfileExchange, ...]":
+        from paceline.models.profile import exchange_of
+
+        name, workers = exchange_used(), int(os.environ.get("WORLD_SIZE", "1"))
+        if name is None or workers < 2 or not _on_one_machine(workers):
+            return ()
+        return (exchange_of(name, self._steps_s, workers, len(os.sched_getaffinity(0))),)
+
+
+def exchange_used() -> "Literal['gloo', 'switch'] | None":
+    """How gradients go between ranks; None for other ways, and where there is one rank."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    backend = str(dist.get_backend())
+    if backend == "paceline":
+        from paceline.torch import status
+
+        return "switch" if status()[0]["path"] == "switch" else None
+    return "gloo" if backend == "gloo" else None
+
+
+def _on_one_machine(workers: int) -> bool:
+    address = os.environ.get("MASTER_ADDR", "")
+    nearby = workers if address == "localhost" or address.startswith("127.") else 1
+    return int(os.environ.get("LOCAL_WORLD_SIZE", nearby)) == workers

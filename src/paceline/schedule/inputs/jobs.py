@@ -60,16 +60,31 @@ class Job:
     """The most by which a worker's computation varies from iteration to iteration, as a share."""
     bucket_bytes: int = BUCKET_BYTES
     """What a ring exchanges together."""
+    overhead_s: float = 0.0
+    """Processor time of a worker that the exchange takes an iteration, beside the passes."""
+    helped: bool = False
+    """Ranks that are done compute for slow ones: together they take as long as all their devices together."""
 
     @cached_property
     def parts(self) -> tuple[list[float], list[float]]:
-        """How gradients are released, as lines of `contention.iteration`; a ring waits for whole buckets."""
+        """How gradients are released, as lines of `contention.iteration`; a ring waits for whole buckets.
+
+        What the exchange costs the processor goes on beside a ring's sending, and comes before that of a sum in the
+        network, as in the simulator.
+        """
         total = max(1, self.gradient_bytes)
         releases = self.releases or tuple(
             (self.backward_s * (i + 1) / self.layers, round(total / self.layers)) for i in range(self.layers)
         )
         if self.exchange == "ring":
             releases = _in_buckets(releases, self.bucket_bytes)
+            if self.overhead_s > 0.0:
+                releases += ((releases[-1][0] + self.overhead_s, 0),)
+        elif self.overhead_s > 0.0:
+            each_s = self.overhead_s / len(releases)
+            releases = tuple(
+                (time_s + (i + 1) * each_s, size_bytes) for i, (time_s, size_bytes) in enumerate(releases)
+            )
         size = max(1, sum(size_bytes for _, size_bytes in releases))
         return parts_of([(time_s, size_bytes / size) for time_s, size_bytes in releases])
 
@@ -147,6 +162,7 @@ class JobEntry(Section):
             found.releases,
             jitter=self.jitter if "jitter" in self.model_fields_set else found.jitter,
             bucket_bytes=found.bucket_bytes,
+            overhead_s=found.overhead_s,
         )
         if self.count == 1:
             return [job]
@@ -163,6 +179,7 @@ class IterationWork(NamedTuple):
     releases: tuple[tuple[float, int], ...]
     jitter: float
     bucket_bytes: int = BUCKET_BYTES
+    overhead_s: float = 0.0
 
 
 def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -> IterationWork | None:
@@ -176,8 +193,9 @@ def iteration_of(entry: JobEntry, folder: Path, place: str, flop_per_s: float) -
     if entry.profile:
         seen = load_profile(folder / entry.profile)
         bucket = seen.bucket or BUCKET_BYTES
+        overhead_s = seen.overhead_s("gloo" if entry.exchange == "ring" else "switch")
         return IterationWork(
-            seen.gradient, 1, seen.forward, seen.backward, seen.releases, seen.jitter, bucket
+            seen.gradient, 1, seen.forward, seen.backward, seen.releases, seen.jitter, bucket, overhead_s
         )
     try:
         model = model_profile(entry.model)

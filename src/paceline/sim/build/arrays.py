@@ -1,5 +1,6 @@
 """From a scenario and a policy to the arrays that the engine runs on."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -331,6 +332,7 @@ def _fill_jobs(setup: Setup, sizes: _Sizes) -> None:
         record.copies = int(sizes.dedicated > 0 and scenario.switch.copies)
         record.layers, record.buckets = len(setup.models[j].layers), tables.bucket_counts[j]
         record.transport = w.RING if setup.policy == "ring" else w.IN_NETWORK
+        record.overhead_ns, record.overhead_spread = job.overhead or 0, math.sqrt(3.0) * job.overhead_spread
         record.replicate = int(setup.policy == "ps")
         for s in range(topology.switches):
             world.switch.jobs[s, j].pool_base = j * sizes.pool

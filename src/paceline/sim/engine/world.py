@@ -67,6 +67,11 @@ JOB = np.dtype(
         ("table", "i8"),  # its first entry in `World.layer_of`
         ("forward_ns", "i8"),  # forward pass of an iteration, on a worker that is not slow
         ("backward_ns", "i8"),  # backward pass of an iteration, likewise
+        (
+            "overhead_ns",
+            "i8",
+        ),  # processor time for a message of a ring, or a layer of a sum in the network: the mean
+        ("overhead_spread", "f8"),  # by what share of it iterations are off at most
         ("overlap", "i4"),  # LAYERS or DDP: what the next forward pass waits for
         ("micro_batches", "i4"),  # parts of an iteration that is cut
         ("cut_from", "i4"),  # the first iteration that is cut
@@ -285,6 +290,38 @@ def endpoint_of(world: World, job: int, number: int) -> int:
     record = world.jobs[job]
     dedicated = record.workers if record.on_workers == 0 else 0
     return int(world.control[WORKERS] + record.first_custodian + number - dedicated)
+
+
+@compiled_inner
+def free_core(world: World) -> int:
+    """The core that is free of passes first; -1 where servers share none."""
+    core = -1
+    for other in range(world.computing_ns.shape[0]):
+        if core < 0 or world.computing_ns[other] < world.computing_ns[core]:
+            core = other
+    return core
+
+
+@compiled_inner
+def work_on_core(world: World, time_ns: int, now_ns: int) -> int:
+    """When so much work is done that begins as soon as a core is free."""
+    core = free_core(world)
+    if core < 0:
+        return now_ns + time_ns
+    end_ns = max(now_ns, world.computing_ns[core]) + time_ns
+    world.computing_ns[core] = end_ns
+    return int(end_ns)
+
+
+@compiled_inner
+def overhead_ns(world: World, j: int, iteration: int) -> int:
+    """What a message, or a layer, of this iteration costs a worker's processor: evenly spread over iterations.
+
+    All workers of a job have it alike. Few iterations are enough for the mean: golden steps leave no gap.
+    """
+    job = world.jobs[j]
+    place = ((world.control[JITTER_SEED] + iteration * 2_654_435_769) & 0xFFFFFFFF) / 2.0**32
+    return int(job.overhead_ns * max(0.0, 1.0 + job.overhead_spread * (2.0 * place - 1.0)))
 
 
 def new_records(shape: Any, dtype: np.dtype[Any]) -> Any:

@@ -40,6 +40,9 @@ from paceline.sim.engine.world import (
     RING,
     TIMERS,
     World,
+    free_core,
+    overhead_ns,
+    work_on_core,
 )
 from paceline.sim.hosts import ring
 
@@ -80,7 +83,7 @@ def _compute_ns(world: World, w: int, nominal_ns: int, now_ns: int) -> int:
 def _start_piece(world: World, w: int, nominal_ns: int, now_ns: int) -> None:
     worker = world.workers[w]
     worker.piece_ns = nominal_ns
-    core = _free_core(world, w)
+    core = free_core(world) if worker.processor_num > 0 else -1
     if core < 0:
         worker.due_ns = now_ns + _compute_ns(world, w, nominal_ns, now_ns)
         return
@@ -88,18 +91,6 @@ def _start_piece(world: World, w: int, nominal_ns: int, now_ns: int) -> None:
     time_ns = _compute_ns(world, w, nominal_ns, begin_ns)
     world.computing_ns[core] = begin_ns + time_ns * worker.processor_num // MILLION
     worker.due_ns = begin_ns + time_ns
-
-
-@compiled_inner
-def _free_core(world: World, w: int) -> int:
-    """The core that is free first; -1 for a worker that shares none."""
-    if world.workers[w].processor_num == 0:
-        return -1
-    core = -1
-    for other in range(world.computing_ns.shape[0]):
-        if core < 0 or world.computing_ns[other] < world.computing_ns[core]:
-            core = other
-    return core
 
 
 @compiled_apart
@@ -219,11 +210,21 @@ def begin_backward(world: World, w: int, last: bool, now_ns: int) -> None:
     if last:
         worker.phase = BACKWARD
         worker.layer = job.layers - 1
-        nominal_ns = world.layers[worker.job, worker.layer].backward_ns
+        _start_layer(world, w, now_ns)
     else:
         worker.phase = MICRO_BACKWARD
-        nominal_ns = job.backward_ns
-    _start_piece(world, w, nominal_ns // worker.cut, now_ns)
+        _start_piece(world, w, job.backward_ns // worker.cut, now_ns)
+
+
+@compiled_apart
+def _start_layer(world: World, w: int, now_ns: int) -> None:
+    """What the exchange of a layer's gradient costs its worker, and the backward pass after which it goes."""
+    worker = world.workers[w]
+    job = world.jobs[worker.job]
+    time_ns = world.layers[worker.job, worker.layer].backward_ns // worker.cut
+    if job.overhead_ns > 0 and job.transport != RING and job.workers > 1:
+        now_ns = work_on_core(world, overhead_ns(world, worker.job, worker.iteration), now_ns)
+    _start_piece(world, w, time_ns, now_ns)
 
 
 @compiled_inner
@@ -241,8 +242,7 @@ def _layer_done(world: World, w: int, now_ns: int) -> None:
         sending.release(world.senders, w, worker.first_chunk + layer.ready)
     if worker.layer > 0:
         worker.layer -= 1
-        nominal_ns = world.layers[worker.job, worker.layer].backward_ns
-        _start_piece(world, w, nominal_ns // worker.cut, now_ns)
+        _start_layer(world, w, now_ns)
     elif worker.iteration + 1 < job.iterations:
         worker.iteration += 1
         begin_iteration(world, w, now_ns)

@@ -128,13 +128,19 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
 def _ring_at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
     if not ring.at_worker(world, w, p, ecn, now_ns):
         return False
+    _take_buckets(world, w, now_ns)
+    return True
+
+
+@compiled_apart
+def _take_buckets(world: World, w: int, now_ns: int) -> None:
+    """What a ring's worker has all of: its layers' results are there."""
     j = world.workers[w].job
     bucket = ring.next_complete(world, w)
     while bucket >= 0:
         for layer in range(world.buckets[j, bucket].layer_low, world.buckets[j, bucket].layer_high + 1):
             layer_progress(world, w, layer, world.pending[w, layer], now_ns)
         bucket = ring.next_complete(world, w)
-    return True
 
 
 @compiled_apart
@@ -201,6 +207,10 @@ def worker_timer(world: World, w: int, now_ns: int) -> bool:
     if worker.due_ns <= now_ns:
         compute_done(world, w, now_ns)
     if job.transport == RING:
+        if world.connections[w].handled_ns <= now_ns:
+            ring.handle_messages(world, w, now_ns)
+            ring.release(world, w)
+            _take_buckets(world, w, now_ns)
         if world.connections[w].timer_ns <= now_ns and not tcp.handle_timeout(world, w, now_ns):
             fail_job(world, worker.job, now_ns)
         return True

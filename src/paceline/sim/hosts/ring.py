@@ -7,14 +7,18 @@ and been added. So the sending of one overlaps with the adding of another, and e
 
 A worker's packets to its successor form one flow, numbered in the order of sending, on one connection (`tcp.py`), with
 receipts from the successor: cumulative, every few packets, and at once for what comes out of order or last.
+
+A message that has come may cost processor time (`job.overhead_ns`): a worker handles one at a time, and counts it as
+added only then. Where all servers are one machine, they share its cores for that with the passes (`compute.py`).
 """
 
 from typing import Any
 
 from paceline.compile.decorators import compiled_apart, compiled_inner
+from paceline.core.sender.program import NEVER_NS
 from paceline.core.wire import ECN, FLUSH, PARTIAL, RECEIPT
 from paceline.sim.engine.links import copy_packet, take
-from paceline.sim.engine.world import PACKET_BYTES, RING_ACK_EVERY, World, post
+from paceline.sim.engine.world import PACKET_BYTES, RING_ACK_EVERY, World, overhead_ns, post, work_on_core
 from paceline.sim.hosts import tcp
 from paceline.sim.hosts.values import contribution
 
@@ -56,7 +60,7 @@ def release(world: World, w: int) -> None:
         while connection.message < messages:
             if connection.message >= MESSAGES:
                 before = first + _message_end(bucket, connection.message - MESSAGES)
-                if worker.received < before or connection.oldest < before:
+                if connection.handled < before or connection.oldest < before:
                     return
             connection.released = first + _message_end(bucket, connection.message)
             connection.message += 1
@@ -163,10 +167,44 @@ def at_worker(world: World, w: int, p: int, ecn: int, now_ns: int) -> bool:
         _take(world, w, p, flow)
         while world.ring_seen[w, worker.received % span] == worker.received + 1:
             worker.received += 1
+        handle_messages(world, w, now_ns)
         release(world, w)
     if not in_order or packet.flag & FLUSH or worker.received % world.control[RING_ACK_EVERY] == 0:
         _receipt(world, w, p, ecn, now_ns)
     return bool(fresh)
+
+
+@compiled_apart
+def handle_messages(world: World, w: int, now_ns: int) -> None:
+    """Take up the next message that has come whole; when its processor time has passed it is handled."""
+    worker = world.workers[w]
+    connection = world.connections[w]
+    if world.jobs[worker.job].overhead_ns == 0:
+        connection.handled = worker.received
+        return
+    if connection.handled_ns <= now_ns:
+        connection.handled = connection.handling
+        connection.handled_ns = NEVER_NS
+    if connection.handled_ns != NEVER_NS or worker.received == connection.handled:
+        return
+    end = _end_of_message(world, worker.job, connection.handled)
+    if worker.received < end:
+        return
+    connection.handling = end
+    time_ns = overhead_ns(world, worker.job, (end - 1) // world.jobs[worker.job].flows)
+    connection.handled_ns = work_on_core(world, time_ns, now_ns)
+
+
+@compiled_apart
+def _end_of_message(world: World, j: int, flow: int) -> int:
+    """The first flow number after the message that a flow number belongs to."""
+    job = world.jobs[j]
+    place = flow % job.flows
+    bucket = world.buckets[j, _bucket_of(world, j, place)]
+    step = (place - bucket.first) // bucket.packets
+    part = ((place - bucket.first) - step * bucket.packets) // bucket.message
+    message = step * bucket.messages + part
+    return int(flow - place + bucket.first + _message_end(bucket, message))
 
 
 @compiled_apart
@@ -203,14 +241,14 @@ def _receipt(world: World, w: int, p: int, ecn: int, now_ns: int) -> None:
 
 @compiled_apart
 def next_complete(world: World, w: int) -> int:
-    """The next bucket of which everything has come, checked if values are carried; -1 if there is none."""
+    """The next bucket of which everything is there and handled, checked if values are carried; -1 if there is none."""
     worker = world.workers[w]
     job = world.jobs[worker.job]
     b = worker.receive_bucket % job.buckets
     iteration = worker.receive_bucket // job.buckets
     bucket = world.buckets[worker.job, b]
     end = iteration * job.flows + bucket.first + 2 * (job.workers - 1) * bucket.packets
-    if worker.received < end:
+    if world.connections[w].handled < end:
         return -1
     worker.receive_bucket += 1
     for place in range(bucket.place, bucket.place + job.workers * bucket.packets):

@@ -58,6 +58,9 @@ CONNECTION = np.dtype(
         ("train_ns", "i8"),  # when the last train but one has left the host
         ("second_ns", "i8"),  # when the last train has
         ("resume_ns", "i8"),  # when to poll again, the host's own link being full
+        ("handled", "i8"),  # packets below, of the other connection, have been added or kept
+        ("handling", "i8"),  # where the message ends that is being handled
+        ("handled_ns", "i8"),  # when that is done
     ],
     align=True,
 )
@@ -84,6 +87,7 @@ def open_connection(world: World, w: int, rto_ns: int) -> None:
     connection.rto_ns = rto_ns
     connection.timer_ns = NEVER_NS
     connection.resume_ns = NEVER_NS
+    connection.handled_ns = NEVER_NS
     connection.highest = -1
 
 
@@ -148,7 +152,7 @@ def may_queue(world: World, w: int, now_ns: int) -> bool:
 def wake_ns(world: World, w: int) -> int:
     """When the connection needs its timer next."""
     connection = world.connections[w]
-    return int(min(connection.timer_ns, connection.resume_ns))
+    return int(min(connection.timer_ns, connection.resume_ns, connection.handled_ns))
 
 
 @compiled_apart
