@@ -20,6 +20,7 @@ from paceline.bench.measurement import ETHERNET_BYTES
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.emulation.namespaces import QUEUE_BYTES
 from paceline.errors import UserError
+from paceline.experiments.live.predict import LINUX_TIMERS
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
 
@@ -55,7 +56,7 @@ def scenario_of(setting: Setting) -> Scenario:
                 "elements": elements,
                 "ecn": "100 MB",
             },
-            "transport": {"rto_min": "200 ms", "rto_start": "1 s", "rto_max": "120 s"},
+            "transport": LINUX_TIMERS,
             "job": [{**job, "name": f"job{number}"} for number in range(setting.jobs)],
         }
     )

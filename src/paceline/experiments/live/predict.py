@@ -42,6 +42,9 @@ DELAY = "20 us"
 JITTER = 0.02
 HOSTS = {"wake": "12 us", "wake_spread": 1.0, "turn": "15 us", "packet": "2 us", "train": "64 kB", "cores": 2}
 """Programs on two cores, as measured (docs/simulating.md)."""
+LINUX_TIMERS = {"rto_min": "200 ms", "rto_start": "1 s", "rto_max": "120 s"}
+"""Of a ring's connections. The simulator's own are for links a thousand times as fast: here they would go off while
+packets wait in a queue."""
 LAYERS = 5
 """Of the network of `training.py`."""
 SEEDS = (1, 2, 3)
@@ -175,7 +178,7 @@ def scenario_of(cell: dict[str, Any], calibration: Calibration) -> Scenario:
             "name": "live",
             "horizon": "9000 s",
             "network": network,
-            **({} if ring else agent_tables(MTU, _slots())),
+            **({"transport": LINUX_TIMERS} if ring else agent_tables(MTU, _slots())),
             "faults": faults,
             "job": jobs,
         }
@@ -194,8 +197,8 @@ def _network(ring: bool) -> dict[str, Any]:
         "queue": QUEUE_BYTES,
         "elements": elements,
     }
-    # Token buckets mark nothing. A ring is simulated as where it was compared with Gloo (`benchmarks.ring`).
-    return found if ring else {**found, "burst": BURST_BYTES, "ecn": "100 MB"}
+    # Token buckets mark nothing.
+    return {**found, "burst": BURST_BYTES, "ecn": "100 MB"}
 
 
 def _slots() -> int:
