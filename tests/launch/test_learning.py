@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.launch import run as launch
 from paceline.launch.jobs import RunJob
 from paceline.launch.learning import Learning, Placed
 from paceline.launch.planner_loop import tell_event
@@ -115,3 +116,72 @@ def test_a_run_of_an_older_release_has_no_predictions(tmp_path: Path) -> None:
     assert read.tables()["predictions"] == []
     read.close()
     _learning(tmp_path, _job("a"))[1].predict(0.0, [Placed("a", 1, (0,))])
+
+
+def test_a_slow_server_is_told_apart_from_its_job(tmp_path: Path) -> None:
+    """A job on it takes longer there, and is not expected to elsewhere; who goes on with the run knows it too."""
+    jobs = (_job("a"), _job("b", jitter=0.5))
+    store, learning = _learning(tmp_path, *jobs)
+    learning.predict(0.0, [Placed("a", 1, (0,), ("s0",)), Placed("b", 1, (2,), ("s1",))])
+    for done in (0.0, 0.0, 40.0):
+        learning.note("a", 1, done, 1.0 + 0.25 * done, LOOK_S)
+        learning.note("b", 1, done, 1.0 + 0.125 * done, LOOK_S)
+    learning.conclude(11.0)
+    assert learning.slowness == pytest.approx({"s0": 2.5}, rel=0.01)
+    assert learning.corrected("a").compute_s == pytest.approx(0.1, rel=0.01)
+    learning.predict(11.0, [Placed("a", 1, (0,), ("s0",)), Placed("b", 1, (2,), ("s1",))])
+    assert [row["predicted_s"] for row in store.predictions()[2:]] == pytest.approx([0.25, 0.125], rel=0.01)
+    (event,) = [event for event in store.events() if event["kind"] == "slow"]
+    assert event["figures"]["server"] == "s0"
+    assert "b 1 elsewhere" in event["reason"]
+    assert _learning(tmp_path, *jobs)[1].slowness == learning.slowness
+
+
+def test_ranks_tell_of_their_servers_at_once(tmp_path: Path) -> None:
+    store, learning = _learning(tmp_path, _job("wide", 4))
+    wide = Placed("wide", 1, (0, 1, 2, 3), ("s0", "s1"))
+    learning.predict(0.0, [wide])
+    assert not learning.note_ranks(wide, {"s0": 0.1}, False, 1.0)
+    assert learning.note_ranks(wide, {"s0": 0.1, "s1": 0.3}, False, 2.0)
+    assert not learning.note_ranks(wide, {"s0": 0.1, "s1": 0.31}, False, 3.0), "no news"
+    assert learning.slowness == pytest.approx({"s1": 3.0})
+    learning.predict(3.0, [wide])
+    alone_s, slow_s = (row["predicted_s"] for row in store.predictions())
+    assert slow_s > alone_s + 0.19
+    # With help its ranks take as long as all of them together: 4 devices do the work of 2 + 2 / 3.
+    learning.note_ranks(wide, {"s0": 0.1, "s1": 0.3}, True, 4.0)
+    learning.predict(4.0, [wide])
+    assert store.predictions()[-1]["predicted_s"] == pytest.approx(alone_s + 0.05, rel=0.02)
+
+
+def test_a_server_that_recovers_is_not_slow_any_more(tmp_path: Path) -> None:
+    store, learning = _learning(tmp_path, _job("a", 4), _job("b", 4))
+    for name, pace_s in (("a", 0.3), ("b", 0.1)):
+        learning.note_ranks(
+            Placed(name, 1, (0, 1, 2, 3), ("s0", "s1")), {"s0": 0.1, "s1": pace_s}, False, 1.0
+        )
+    assert learning.slowness == {}
+    assert [row["factor"] for row in store.slowness()] == pytest.approx([3.0, 1.0])
+    assert store.slow_servers() == []
+
+
+def test_a_run_learns_of_a_slow_server_from_the_files_of_its_ranks(tmp_path: Path) -> None:
+    """Ranks on s0 say that they compute three times as long; the job that comes later goes to the other server."""
+    wide_over = tmp_path / "wide-over"
+    tells = (
+        "case $PACELINE_SERVER in s0) p=0.3;; *) p=0.1;; esac;"
+        ' echo "{\\"iteration\\": 1, \\"pace_s\\": $p}" > $PACELINE_STATUS;'
+        f' i=1; while [ $i -lt 20 ]; do i=$((i + 1)); sleep 0.1; [ "$RANK" = 0 ] && echo "PACELINE_STATUS'
+        f' {{\\"iteration\\": $i, \\"pace_s\\": $p}}"; done; touch {wide_over}'
+    )
+    scene = Scene(tmp_path, {"s0": 1, "s1": 1})
+    scene.job("wide", 2, tells, iterations=20, backward="100 ms")
+    scene.job("late", 1, until(wide_over), iterations=20, backward="100 ms", arrival="0.5 s")
+    launch.create(
+        scene.jobs_file, str(scene.cluster_file), launch.RunRequest(policy="bco-plus"), scene.run_dir
+    )
+    assert launch.go_on(scene.run_dir, Quiet()) == 0
+    (row,) = scene.rows("slowness")
+    assert (row["server"], row["factor"]) == ("s0", pytest.approx(3.0))
+    late = [row for row in scene.rows("placements") if row["job"] == "late"]
+    assert [row["server"] for row in late] == ["s1"]

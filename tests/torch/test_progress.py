@@ -56,13 +56,15 @@ def test_a_script_that_tells_nothing_is_counted(tmp_path: Path, backend: str, ho
     assert sorted(tmp_path.glob(".progress*")) == [], "nothing half written is left"
 
 
-def test_other_ranks_and_programs_without_a_file_write_nothing(tmp_path: Path) -> None:
+def test_other_ranks_tell_how_long_they_compute_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "progress-1"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PACELINE_PROGRESS": str(path), "RANK": "1"}
-    command = [sys.executable, "-c", SCRIPT, "gloo", "optimizer", str(tmp_path / "store"), "2"]
+    command = [sys.executable, "-c", SCRIPT, "gloo", "optimizer", str(tmp_path / "store"), "4"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert not path.exists()
+    told = json.loads(path.read_text())
+    assert list(told) == ["pace_s"]
+    assert 0.0 < told["pace_s"] < 60.0
 
 
 @pytest.mark.parametrize("iteration", [[5], [5, 5, 7], [1] * 40 + [9], [3, 4, 3, 4, 8]])

@@ -45,12 +45,14 @@ def rows_in_view(rows: "list[Row]", most: int) -> "list[Row]":
 
 
 def job_table(store: "Store", rows: "list[Row]", now: float) -> "Table":
-    """The jobs as they are now."""
+    """The jobs as they are now, and under them which servers are slow."""
     from rich.markup import escape
     from rich.table import Table
 
     servers = servers_of(store)
-    table = Table(box=None, pad_edge=False)
+    slow = [f"{row['server']} ({row['factor']:.3g} times as long)" for row in store.slow_servers()]
+    caption = f"slow servers, as learned: {escape(', '.join(slow))}" if slow else None
+    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
     predictions = store.last_predictions()
@@ -148,6 +150,9 @@ def summary(store: "Store") -> dict[str, Any]:
         "policy": meta["policy"],
         "makespan_s": max((job["end_s"] for job in jobs if job["end_s"] is not None), default=None),
         "avg_jct_s": sum(completion_s) / len(completion_s) if completion_s else None,
+        "slow_servers": [
+            {key: row[key] for key in ("server", "factor", "reason")} for row in store.slow_servers()
+        ],
         "plans": len(store.plans()),
         "jobs": jobs,
     }

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from paceline.launch.jobs import Progress, ProgressTail, RunJob
 from paceline.launch.launchers.protocol import (
@@ -27,6 +28,8 @@ from paceline.launch.replan import JobDecision
 from paceline.launch.store import Store, Tell
 from paceline.schedule.inputs.cluster import Cluster
 
+PACES_EVERY_S = 1.0
+"""How often the files of a job's ranks are read for how long they compute."""
 RENEW_S = 2.0
 """How often a job's own progress renews the time that it is expected to need, between two plans."""
 
@@ -49,6 +52,8 @@ class Watched(OpenAttempt):
     """Why it was asked to stop; empty if it was not."""
     renewed: float = 0.0
     """When its remaining time was last written."""
+    paces_asked: float = 0.0
+    """When its ranks' files were last read."""
 
     @property
     def name(self) -> str:
@@ -66,6 +71,19 @@ class Watched(OpenAttempt):
         else:
             left = total * (1.0 - (now - self.since) / max(self.expected_s, 1e-9))
         return max(left, 0.02 * total)
+
+    def paces_s(self, now: float) -> dict[str, float]:
+        """How long a rank computes by itself, by server, as far as ranks tell it; nothing if just asked for."""
+        if now - self.paces_asked < PACES_EVERY_S:
+            return {}
+        self.paces_asked = now
+        by_rank = self.tail.paces_s(len(self.gpus))
+        paces_s: dict[str, list[float]] = {}
+        ranks = (share.server for share in self.task.shares for _ in share.gpus)
+        for rank, server in enumerate(ranks):
+            if rank in by_rank:
+                paces_s.setdefault(server, []).append(by_rank[rank])
+        return {server: median(found) for server, found in paces_s.items()}
 
     def tell_remaining(self, remaining_s: float, now: float) -> None:
         """Hand the job its expected remaining time; its agents take their priority from it."""

@@ -6,9 +6,10 @@ neither the file nor the folder it was started from.
 
 Progress is one JSON object with any of `iteration`, `rate`, `path`, and more if the job likes. A job may print a line
 `PACELINE_STATUS {"iteration": 12, "rate": 3.4, "path": "switch"}`, or write the object to the file that the variable
-PACELINE_STATUS names (the last whole line counts). Rank 0 speaks for the job. What does not parse is not progress,
-and no error. A job that tells nothing is counted (`paceline.torch.progress`, in the file `progress-0`); what it tells
-itself goes before what was counted, key by key.
+PACELINE_STATUS names (the last whole line counts). Rank 0 speaks for the job. What every rank may tell, in a file of
+its own, is `pace_s`: how long it computes by itself in an iteration, or in any part that is alike on all ranks. What
+does not parse is not progress, and no error. A job that tells nothing is counted (`paceline.torch.progress`, in the
+file `progress-0`); what it tells itself goes before what was counted, key by key.
 """
 
 import dataclasses
@@ -34,6 +35,9 @@ ITERATION_MAX, RATE_MIN, RATE_MAX = 1e15, 1e-9, 1e9
 CHUNK_BYTES = 1 << 20
 """Of a log, read at a time."""
 LINE_BYTES_MAX = 1 << 16
+PACE_MIN_S, PACE_MAX_S = 1e-6, 1e6
+RANKS_ASKED = 256
+"""So many ranks of a job may say how long they compute; the others are like their servers' first ones."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,8 @@ class ProgressTail:
         self._counted: dict[str, Any] = {}
         self.backend: dict[str, str] | None = None
         """What was read last of the backend: `used`, `asked`, `reason`."""
+        self._paces_s: dict[int, float] = {}
+        """By rank, as each told it last."""
 
     def read(self) -> Progress | None:
         """The newest progress since the last call, if there is any; a long log is read in pieces."""
@@ -203,6 +209,29 @@ class ProgressTail:
             self._own.update(newest.all)
         missing = {key: value for key, value in self._counted.items() if key not in self._own}
         return progress_of(missing | self._told)
+
+    def paces_s(self, ranks: int) -> dict[int, float]:
+        """How long each rank computes by itself, as far as ranks tell: `paces_s` of all, or each one's `pace_s`.
+
+        Ranks other than the first have their say in files of their own.
+        """
+        for rank in range(1, min(ranks, RANKS_ASKED)):
+            for name in ("status", "progress"):
+                told = self._from_file(self.status.with_name(f"{name}-{rank}"))
+                if told is not None:
+                    self._note_pace(rank, told.all.get("pace_s"))
+        first = {**self._counted, **self._told}
+        self._note_pace(0, first.get("pace_s"))
+        of_all = first.get("paces_s")
+        if isinstance(of_all, list) and len(of_all) == ranks:
+            for rank, pace_s in enumerate(of_all):
+                self._note_pace(rank, pace_s)
+        return self._paces_s
+
+    def _note_pace(self, rank: int, told: object) -> None:
+        pace_s = _number(told, PACE_MIN_S, PACE_MAX_S)
+        if pace_s is not None:
+            self._paces_s[rank] = pace_s
 
     def _log_lines(self) -> list[str]:
         try:

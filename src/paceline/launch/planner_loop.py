@@ -105,6 +105,10 @@ def tell_event(
     )  # fmt: skip
 
 
+def _placed(watched: Watched) -> Placed:
+    return Placed(watched.name, watched.task.attempt, watched.gpus, watched.task.servers)
+
+
 class PlannerLoop:
     """One run, from its state on disk to the end of its last job."""
 
@@ -263,6 +267,10 @@ class PlannerLoop:
             self.learning.note(
                 watched.name, watched.task.attempt, watched.progress.iteration, now, self.launcher.poll_s
             )
+        paces_s = watched.paces_s(now)
+        helped = watched.progress is not None and "taken_over_total" in watched.progress.all
+        if paces_s and self.learning.note_ranks(_placed(watched), paces_s, helped, now):
+            self._why = self._why or "a server is not as fast as was known"
 
     # Servers ---------------------------------------------------------------------------------------------
 
@@ -304,7 +312,7 @@ class PlannerLoop:
             return
         outlook = plan_now(
             self.cluster, self.model, running, [self.learning.corrected(name) for name in waiting], self.down,
-            self.policy, self.settings.objective, latest_s=self._latest_s(now),
+            self.policy, self.settings.objective, latest_s=self._latest_s(now), slowness=self.learning.slowness,
         )  # fmt: skip
         self._write_plan(now, why, running, outlook)
         for decision in outlook.decisions:
@@ -312,7 +320,8 @@ class PlannerLoop:
                 address, token = (self.switch.address, self.switch.token) if self.switch else ("", "")
                 self.attempts.start(decision, now, address, token, self.settings.grace_s)
         self.learning.predict(
-            now, [Placed(each.name, each.task.attempt, each.gpus) for each in self.attempts.open.values()]
+            now,
+            [_placed(each) for each in self.attempts.open.values()],
         )
 
     def _latest_s(self, now: float) -> dict[str, float]:
@@ -322,7 +331,9 @@ class PlannerLoop:
             for row in self.store.jobs()
             if row["state"] not in ("pending", "failed", CANCELLED)
         ]
-        ends_s = latest_ends_s(self.cluster, self.model, arrived, self.policy, self.settings.objective)
+        ends_s = latest_ends_s(
+            self.cluster, self.model, arrived, self.policy, self.settings.objective, self.learning.slowness
+        )
         return {name: self.meta["began"] + end_s - now for name, end_s in ends_s.items()}
 
     def _write_plan(self, now: float, why: str, running: list[Running], outlook: Outlook) -> None:

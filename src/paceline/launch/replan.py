@@ -82,8 +82,12 @@ def plan_now(
     objective: Objective,
     clock: Callable[[], float] = time.perf_counter,
     latest_s: Mapping[str, float] = MappingProxyType({}),
+    slowness: Mapping[str, float] = MappingProxyType({}),
 ) -> Outlook:
-    """The plan for this moment; `latest_s`: when jobs should have ended, in seconds from now."""
+    """The plan for this moment; `latest_s`: when jobs should have ended, in seconds from now.
+
+    `slowness`: of servers, by name, as far as it is known.
+    """
     began = clock()
     up = [server for server in cluster.servers if server.name not in down]
     old_of = np.array(
@@ -106,9 +110,8 @@ def plan_now(
     }
     unit = model.slot_s or 1.0
     latest = {i: latest_s[job.name] / unit for i, job in enumerate(jobs) if job.name in latest_s}
-    problem = Problem(
-        replace(cluster, servers=tuple(up)), jobs, model, pinned=pinned, ongoing=True, latest=latest
-    )
+    left = replace(cluster, servers=tuple(up))
+    problem = Problem(left, jobs, model, pinned=pinned, ongoing=True, latest=latest, slowness=slowness)
     plan = policy.plan(problem, objective)
     if not isinstance(plan, Plan):
         raise UserError(f"{policy.name} gives no plan; a run needs one that plans ahead", place="--policy")
@@ -129,13 +132,14 @@ def plan_now(
 
 
 def latest_ends_s(
-    cluster: Cluster, model: Model, arrived: Sequence[Job], policy: Policy, objective: Objective
-) -> dict[str, float]:
+    cluster: Cluster, model: Model, arrived: Sequence[Job], policy: Policy, objective: Objective,
+    slowness: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, float]:  # fmt: skip
     """When each job that has arrived, ended ones too, must have ended, from the run's beginning; see `latest_ends`."""
     fitting = tuple(job for job in arrived if job.gpus <= cluster.gpus_total)
     if not fitting:
         return {}
-    problem = Problem(cluster, fitting, model)
+    problem = Problem(cluster, fitting, model, slowness=slowness)
     ends = latest_ends(problem, range(len(fitting)), policy, objective)
     return {fitting[j].name: end * problem.unit_s for j, end in ends.items()}
 

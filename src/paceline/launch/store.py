@@ -37,7 +37,7 @@ Row = dict[str, Any]
 VERSION = 1
 EVENT_KINDS = (
     "run", "arrival", "plan", "start", "running", "end", "lost", "retry", "stop",
-    "server", "switch", "path", "backend", "launcher", "resume", "network", "command", "learn",
+    "server", "switch", "path", "backend", "launcher", "resume", "network", "command", "learn", "slow",
 )  # fmt: skip
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -139,6 +139,12 @@ CREATE TABLE IF NOT EXISTS predictions (
     measured_s REAL,           -- NULL: not enough progress to tell
     iterations REAL,           -- over so many
     learned REAL               -- the factor that would have made the prediction right
+);
+CREATE TABLE IF NOT EXISTS slowness (
+    time REAL NOT NULL,
+    server TEXT NOT NULL,
+    factor REAL NOT NULL,      -- how many times as long its devices take, as learned from its jobs; 1: it is not slow
+    reason TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS switch_samples (
     time REAL NOT NULL,
@@ -323,6 +329,15 @@ class Store:
             return []
         return self._rows("SELECT rowid AS id, * FROM predictions ORDER BY since, rowid")
 
+    def slowness(self) -> list[Row]:
+        """What was learned of servers, in its order; none in a run of a release that did not."""
+        return self._rows("SELECT * FROM slowness ORDER BY time, rowid") if self._has("slowness") else []
+
+    def slow_servers(self) -> list[Row]:
+        """The last of each server that is slow."""
+        last = {row["server"]: row for row in self.slowness()}
+        return [row for row in last.values() if row["factor"] > 1.0]
+
     def last_predictions(self) -> dict[str, Row]:
         """By job: the last prediction that was measured, else the last of all."""
         rows = self.predictions()
@@ -335,7 +350,7 @@ class Store:
                 "servers": self.servers(), "jobs": self.jobs(), "attempts": self.attempts(),
                 "placements": self.placements(), "plans": self.plans(), "events": self.events(),
                 "samples": self.samples(), "switch_samples": self.switch_samples(),
-                "predictions": self.predictions(),
+                "predictions": self.predictions(), "slowness": self.slowness(),
             }  # fmt: skip
 
     @contextmanager

@@ -97,16 +97,21 @@ def _as_it_was(run: RunData, name: str) -> tuple[Schedule, list[float]]:
     last = {each.job: each for each in run.tries}
     rows = [row for row in run.jobs if row["name"] in last]
     jobs = tuple(RunJob.from_json(row["spec"]).job for row in rows)
-    slow_of = {server.name: server.slow for server in source.file.cluster().servers}
+    # Of an emulated cluster the file knows; of others what the run has learned.
+    known = {server: float(row["factor"]) for server, row in run.slow_servers.items()}
+    slow_of = known | {
+        server.name: server.slow for server in source.file.cluster().servers if server.slow != 1.0
+    }
     paces = [[slow_of.get(server, 1.0) for server in last[job.name].servers] for job in jobs]
     slow = [max(pace) / min(pace) for pace in paces]
     learned = {
         row["job"]: float(row["factor"]) for row in run.predictions if row["learned"] and row["factor"]
     }
-    # What a run has learned of a job's computing holds on its slowest server.
+    # What a run has learned of a job's computing is its own, or holds on a slow server of its that was not known.
+    apart = [any(server in known for server in last[job.name].servers) for job in jobs]
     bases = [
-        learned[job.name] / ratio if job.name in learned else min(pace)
-        for job, pace, ratio in zip(jobs, paces, slow, strict=True)
+        learned[job.name] * min(pace) / (1.0 if own else ratio) if job.name in learned else min(pace)
+        for job, pace, ratio, own in zip(jobs, paces, slow, apart, strict=True)
     ]
     alike = [replace(job.computing(base), arrival_s=0.0) for job, base in zip(jobs, bases, strict=True)]
     problem = source.problem(alike)

@@ -4,6 +4,10 @@
 
     {"iteration": 120, "rate": 3.4, "path": "switch", "counted": "optimizer steps", "trains_since": 1790000000.5}
 
+Every rank tells `pace_s` in the file of its own, how long it computes by itself: from the end of an optimizer's step to
+the first gradient of the next backward pass, the forward pass in between. No wait for another rank is in that, so ranks
+of a job compare, and so do their servers. Gradients on devices say nothing of that: passes are only launched there.
+
 A step is one call of an optimizer's `step`: of several optimizers, that of the one which steps most. A program that
 has none of torch's optimizers is counted by its all-reduces: an iteration is one period of their sizes, if they have
 any (`StepsByReductions`). All-reduces that DDP makes over Gloo or NCCL cannot be seen from Python, but then there is an
@@ -25,6 +29,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch.distributed as dist
@@ -37,6 +42,8 @@ EVERY_S = 0.5
 """Between two writes."""
 RATE_OVER_S = 10.0
 """The rate is that of so many last seconds."""
+PACES = 16
+"""The pace is the median of so many last steps."""
 HISTORY = 768
 """So many of the last reductions are looked at for a period."""
 REPEATS = 3
@@ -87,9 +94,14 @@ class ProgressWriter:
     """Counts the steps of this process and writes them down."""
 
     def __init__(
-        self, path: Path, steps_wanted: int = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        steps_wanted: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        speaks: bool = True,
     ) -> None:
-        self._path, self._wanted, self._clock = path, steps_wanted, clock
+        """`speaks`: for the job, as rank 0 does; others tell their pace alone."""
+        self._path, self._wanted, self._clock, self._speaks = path, steps_wanted, clock, speaks
         self._optimizers: Counter[int] = Counter()
         self._reductions = StepsByReductions()
         self._lock = threading.Lock()
@@ -99,15 +111,31 @@ class ProgressWriter:
         self._began = 0.0
         """When the first step or reduction was, by the clock that everybody has; 0: there was none."""
         self._way: dict[str, Any] = {"path": "alone"}
+        self._paces_s: deque[float] = deque(maxlen=PACES)
+        self._stepped_at: float | None = None
+        """When the optimizer that is watched for the pace stepped; None: a gradient has come since."""
+        self._paced: int | None = None
+        """That optimizer."""
         self.process = os.getpid()
 
     @untraced
     def optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """What torch calls after every step of every optimizer."""
         self._began = self._began or time.time()
+        if self._paced is None:
+            self._paced = id(optimizer)
+            _on_gradient(optimizer, self._gradient_came)
+        if self._paced == id(optimizer):
+            self._stepped_at = self._clock()
         self._optimizers[id(optimizer)] += 1
         steps = self._optimizers[id(optimizer)]
         self._maybe_write(last=steps == self._wanted)
+
+    @untraced
+    def _gradient_came(self, _: Any) -> None:
+        if self._stepped_at is not None:
+            self._paces_s.append(self._clock() - self._stepped_at)
+            self._stepped_at = None
 
     def reduction_begins(self, elements: int, dtype: str, op: str) -> None:
         """What the backend calls, and `all_reduce` of others."""
@@ -140,14 +168,18 @@ class ProgressWriter:
         told = self.told(now)
         if told is None:
             return
-        told |= {"trains_since": round(self._began, 3), **self._way}
+        if self._speaks:
+            told |= {"trains_since": round(self._began, 3), **self._way}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError, ValueError):
             temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
             temporary.replace(self._path)
 
     def told(self, now: float) -> dict[str, Any] | None:
-        """Iteration and rate as they are now; None before anything could be counted."""
+        """Iteration, rate and pace as they are now; None before anything could be counted."""
+        pace = {"pace_s": round(median(self._paces_s), 6)} if self._paces_s else {}
+        if not self._speaks:
+            return pace or None
         steps = max(self._optimizers.values()) if self._optimizers else self._reductions.steps()
         if steps is None:
             return None
@@ -157,7 +189,7 @@ class ProgressWriter:
         while len(self._seen) > 2 and self._seen[1][0] < now - RATE_OVER_S:
             self._seen.popleft()
         (then, before), (latest, after) = self._seen[0], self._seen[-1]
-        told: dict[str, Any] = {"iteration": steps, "counted": counted}
+        told: dict[str, Any] = {"iteration": steps, "counted": counted, **pace}
         if latest > then:
             told["rate"] = round((after - before) / (latest - then), 4)
         return told
@@ -183,19 +215,28 @@ _installed: list[ProgressWriter] = []
 
 
 def install(env: Mapping[str, str] = os.environ) -> None:
-    """Count in this process, if it is rank 0 and the environment asks for it; a second time does nothing."""
+    """Count in this process, if the environment asks for it; a second time does nothing."""
     path = env.get(VARIABLE, "")
-    if not path or env.get("RANK", "0") != "0" or (_installed and _installed[0].process == os.getpid()):
+    if not path or (_installed and _installed[0].process == os.getpid()):
         return
-    wanted = env.get("PACELINE_ITERATIONS", "")
-    writer = ProgressWriter(Path(path), int(wanted) if wanted.isdigit() else 0)
+    wanted, speaks = env.get("PACELINE_ITERATIONS", ""), env.get("RANK", "0") == "0"
+    writer = ProgressWriter(Path(path), int(wanted) if wanted.isdigit() else 0, speaks=speaks)
     _installed[:] = [writer]
     after_steps: Any = importlib.import_module("torch.optim.optimizer")
     after_steps.register_optimizer_step_post_hook(writer.optimizer_stepped)
-    journal.ON_BEGIN.append(writer.reduction_begins)
-    if dist.is_available():
-        _watch_others(writer)
+    if speaks:
+        journal.ON_BEGIN.append(writer.reduction_begins)
+        if dist.is_available():
+            _watch_others(writer)
     atexit.register(writer.flush)
+
+
+def _on_gradient(optimizer: Any, call: Callable[[Any], None]) -> None:
+    """Call when the gradient is there of the parameter that comes last in the model, so first in the backward pass."""
+    groups = getattr(optimizer, "param_groups", [])
+    parameters = [each for group in groups for each in group["params"] if each.requires_grad]
+    if parameters and parameters[-1].device.type == "cpu" and parameters[-1].is_leaf:
+        parameters[-1].register_post_accumulate_grad_hook(call)
 
 
 def _watch_others(writer: ProgressWriter) -> None:

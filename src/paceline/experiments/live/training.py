@@ -9,11 +9,13 @@ takes longer.
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,11 +120,15 @@ class Stopwatch:
 
         return timed
 
+    @property
+    def pace_s(self) -> float:
+        """Seconds a micro-batch; 0 if none was computed."""
+        return self.total_s / self.count if self.count else 0.0
+
     def of_all_ranks(self) -> list[float]:
         """Seconds a micro-batch by rank; a rank that has computed none has 0."""
-        mine = self.total_s / self.count if self.count else 0.0
         found = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
-        dist.all_gather(found, torch.tensor([mine], dtype=torch.float64))
+        dist.all_gather(found, torch.tensor([self.pace_s], dtype=torch.float64))
         return [float(each) for each in found]
 
 
@@ -140,6 +146,13 @@ def sums_of(backend: str) -> dict[str, Any]:
 def tell(told: dict[str, Any]) -> None:
     """One line for `paceline run`."""
     print("PACELINE_STATUS", json.dumps(told))
+
+
+def tell_pace(pace_s: float) -> None:
+    """What every rank says of itself, in a file of its own: how long a micro-batch takes it."""
+    if path := os.environ.get("PACELINE_STATUS"):
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"pace_s": pace_s}) + "\n", encoding="utf-8")
 
 
 def parsed() -> argparse.Namespace:
@@ -215,7 +228,9 @@ def main() -> None:
             **gradients.as_progress(),
         }
         if rank == 0:
-            tell(status)
+            tell({**status, "pace_s": stopwatch.pace_s})
+        else:
+            tell_pace(stopwatch.pace_s)
     paces_s = stopwatch.of_all_ranks()
     if rank == 0:
         if isinstance(gradients, PlainSum):

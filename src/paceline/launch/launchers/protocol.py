@@ -42,7 +42,7 @@ MEANINGS: dict[str, str] = {
     "PACELINE_REMAINING_FILE": "a file with the expected remaining seconds, renewed at every plan and by its progress",
     "PACELINE_ITERATIONS": "iterations, as the job file has them",
     "PACELINE_STATUS": "a file to write progress to, as JSON",
-    "PACELINE_PROGRESS": "a file where steps are counted by themselves, by rank 0 and torch",
+    "PACELINE_PROGRESS": "a file where torch counts steps by itself (rank 0), and tells how long a rank computes",
     "PACELINE_SWITCH": "the switch's control address, HOST:PORT, or several with commas; absent without",
     "PACELINE_BACKEND": "`auto` with a switch: a script that asks for Gloo, or nothing, gets the backend `paceline`",
     "PACELINE_TOKEN": "what the switch asks for at admission; absent without a switch",

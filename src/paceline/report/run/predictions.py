@@ -15,8 +15,24 @@ COLUMNS = (
 )
 
 
+SERVER_COLUMNS = ("server", "times as long", "since, s", "why")
+
+
 def add_predictions(page: Page, run: RunData) -> None:
-    """A row a job, by its last measured stretch; below it all stretches, from plan to plan."""
+    """Servers that are slow; a row a job, by its last measured stretch; all stretches, from plan to plan."""
+    if run.slow_servers:
+        page.heading("Slow servers")
+        page.text(
+            "How many times as long devices take there as elsewhere: learned from what ranks tell of their computing, "
+            "or from jobs that ran inside one server. Plans made after that reckon with it."
+        )
+        page.table(
+            SERVER_COLUMNS,
+            [
+                [server, round(row["factor"], 2), round(run.at(row["time"]), 1), row["reason"]]
+                for server, row in run.slow_servers.items()
+            ],
+        )
     measured = [row for row in run.predictions if row["measured_s"]]
     if not measured:
         return

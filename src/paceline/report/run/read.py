@@ -89,6 +89,8 @@ class RunData:
     """What the switch told of each job."""
     predictions: list[Row] = field(default_factory=list)
     """What an iteration of each job was expected to take from each plan on, and what it took."""
+    slowness: list[Row] = field(default_factory=list)
+    """What was learned of servers that are slow, in its order."""
 
     @property
     def name(self) -> str:
@@ -115,6 +117,12 @@ class RunData:
         done = sum(job["state"] == "done" for job in self.jobs)
         state = self.meta.get("state", "going on")
         return f"<RunData {self.name}: {state}, {done} of {len(self.jobs)} jobs done in {format_seconds(self.end_s)}>"
+
+    @cached_property
+    def slow_servers(self) -> dict[str, Row]:
+        """The last that was learned of each server that is slow, by its name."""
+        last = {row["server"]: row for row in self.slowness}
+        return {server: row for server, row in last.items() if row["factor"] > 1.0}
 
     def at(self, when: float) -> float:
         """Seconds since the run began."""

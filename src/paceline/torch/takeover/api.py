@@ -288,6 +288,8 @@ class Takeover:
     def as_progress(self) -> dict[str, Any]:
         """For a job's progress line, as `paceline run` keeps it and `paceline report` shows it."""
         told: dict[str, Any] = {"taken_over_total": self.taken_over_total}
+        if self.last is not None and self.last.paces_s:
+            told["paces_s"] = [round(pace_s, 6) for pace_s in self.last.paces_s]
         straggler = self.last.straggler() if self.last is not None else None
         if straggler is not None:
             told["straggler"], told["straggler_reason"] = straggler
