@@ -127,6 +127,17 @@ def test_two_jobs_share_them() -> None:
     assert len(result.jobs) == 2
 
 
+def test_results_of_different_switches_may_overtake_each_other() -> None:
+    def chunks(there: int, **transport: Any) -> int:
+        ours = scene(job(), network={"switches": there}, transport=transport)
+        return ours.for_policy("esa-plus").transport.reorder_chunks
+
+    assert (chunks(0), chunks(1), chunks(2)) == (3, 3, 64)
+    assert chunks(2, reorder_chunks=5) == 5
+    given = scene(job(), network={"switches": 2}, policy={"esa": {"transport": {"reorder_chunks": 7}}})
+    assert given.for_policy("esa").transport.reorder_chunks == 7
+
+
 def test_a_run_is_the_same_every_time() -> None:
     assert facts(_run(_scene(2))) == facts(_run(_scene(2)))
 

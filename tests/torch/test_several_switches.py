@@ -79,6 +79,33 @@ def reduce_steps(rank: int, notes: str = "", steps: int = 20, until: str = "") -
     }
 
 
+def reduce_steps_and_fail(rank: int, bad_rank: int, **more: Any) -> dict[str, Any]:
+    """The agent of one rank at the second switch says that its 40th part failed, when others have its result."""
+    import functools
+
+    from paceline.live.agent.agent import Agent, ReductionError
+    from paceline.torch.failover import switch_search
+    from paceline.torch.reduce import network
+
+    made: list[Agent] = []
+
+    class Unlucky(Agent):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+        def submit(self, *args: Any, **more: Any) -> Any:
+            handle = super().submit(*args, **more)
+            if rank == bad_rank and self is made[1] and handle.ticket == 40:
+                handle.wait(60)
+                handle.error = lambda: ReductionError("made to fail")  # type: ignore[method-assign]
+            return handle
+
+    switch_search.RETRY_S = (1.0, 1.0)
+    network.AgentPath = functools.partial(network.AgentPath, make_agent=Unlucky)  # type: ignore[misc, assignment]
+    return reduce_steps(rank, **more)
+
+
 def switches(stack: ExitStack, folder: Path, *options: tuple[str, ...]) -> list[Switch]:
     """Switches that are not started yet; all are killed at the end."""
     made = []
@@ -136,6 +163,17 @@ def test_two_switches_share_the_work_and_give_the_bits_of_one(tmp_path: Path, di
         assert 0.8 < first / second < 1.25
 
 
+def test_loss_and_doubled_packets_change_no_bit(tmp_path: Path, digests: list[str]) -> None:
+    faults = ("--drop", "0.02", "--duplicate", "0.02")
+    with ExitStack() as stack:
+        both = switches(stack, tmp_path, faults, ())
+        for switch in both:
+            switch.start()
+        results = run_ranks(RANKS, f"{HERE}:reduce_steps", tmp_path, named(*both))
+    _check(results, digests)
+    assert all("gloo" not in result["paths"] for result in results)
+
+
 def test_custodians_alone_give_the_same_bits(tmp_path: Path, digests: list[str]) -> None:
     _check(run_ranks(RANKS, f"{HERE}:reduce_steps", tmp_path, APART), digests)
 
@@ -191,6 +229,30 @@ def test_a_switch_that_comes_late_is_used_beside_the_other(tmp_path: Path, diges
     _check(results, digests)
     for result in results:
         assert result["events"] == ["switch", "gloo", "switch x2"]
+        assert result["generation"] == 1
+
+
+def test_an_agent_that_fails_at_one_switch_costs_no_step(tmp_path: Path, digests: list[str]) -> None:
+    """All leave both agents for Gloo, do again what was under way at either, and come back to both."""
+    with ExitStack() as stack:
+        both = switches(stack, tmp_path, (), ())
+        for switch in both:
+            switch.start()
+        with Ranks(
+            *(RANKS, f"{HERE}:reduce_steps_and_fail", tmp_path, named(*both)),
+            bad_rank=1,
+            notes=str(tmp_path),
+            until="enough",
+        ) as ranks:
+            _wait_for(tmp_path, RANKS, 1, "gloo")
+            step = _wait_for(tmp_path, RANKS, 2, "switch_x2")
+            _wait_for(tmp_path, RANKS, step + 5, "switch_x2")
+            (tmp_path / "enough").touch()
+            results = ranks.results()
+        assert [switch.jobs() for switch in both] == [[], []]
+    _check(results, digests)
+    for result in results:
+        assert result["events"] == ["switch x2", "gloo", "switch x2"]
         assert result["generation"] == 1
 
 

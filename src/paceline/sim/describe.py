@@ -53,7 +53,8 @@ MEANINGS = {
     "Transport.rto_min": "Shortest retransmission timer.",
     "Transport.rto_max": "Longest, back-off included.",
     "Transport.rto_start": "Before the first round trip was measured.",
-    "Transport.reorder_chunks": "A chunk is taken for lost when results so far ahead of it have come.",
+    "Transport.reorder_chunks": "A chunk is taken for lost when results so far ahead of it have come. Default 64 with "
+    "several switches for a job, whose results overtake each other.",
     "Transport.reorder_rtts": "... and so many round trips have passed since it was sent.",
     "Transport.resends_max": "A job fails when one chunk timed out more often.",
     "CustodianSettings.per_job": "How many, when dedicated.",

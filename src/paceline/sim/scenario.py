@@ -321,6 +321,7 @@ class ScenarioJob(Section):
         return model.fused(self.fuse // 4) if self.fuse else model
 
 
+SPREAD_REORDER_CHUNKS = 64
 HORIZON_MAX_NS = 9_000_000_000_000
 """Links count femtoseconds in 64 bits, which end after 9,223 s."""
 
@@ -370,6 +371,10 @@ class Scenario(Section):
             current: Section = getattr(self, section)
             tuned = type(current).model_validate(TUNED.get(name, {}).get(section, {}))
             values = {key: getattr(tuned, key) for key in tuned.model_fields_set - current.model_fields_set}
+            if section == "transport" and self.network.switches > 1:
+                # Results of one switch overtake those of another: as the live agent, whose shards do the same.
+                values = {"reorder_chunks": SPREAD_REORDER_CHUNKS} | values
+                values = {key: values[key] for key in values.keys() - current.model_fields_set}
             if given:
                 overrides = getattr(given, section)
                 values |= {key: getattr(overrides, key) for key in overrides.model_fields_set}
