@@ -60,7 +60,7 @@ class _Recorder:
         self._pass_from = self._pass_s = 0.0
         self._passes: list[float] = []
         self._busy_from = self._busy_optimized = self._busy_s = 0.0
-        """Processor time, counted as `_began`, `_optimized` and all of the step."""
+        """As `_processor_s`, counted as `_began`, `_optimized` and all of the step."""
         self._busy: list[float] = []
         self._released: list[float] = []
         self._step_from = self._step_s = 0.0
@@ -89,13 +89,13 @@ class _Recorder:
         # Without an optimizer that is seen, the pass itself is all there is.
         self._began = self._optimized or time.perf_counter()
         self._pass_from = self._clock()
-        self._busy_from = self._busy_optimized if self._optimized else time.thread_time()
+        self._busy_from = self._busy_optimized if self._optimized else _processor_s()
         self._optimized = 0.0
 
     def _before_optimizer(self, *_: Any) -> None:
         # A step may have several optimizers.
         if not self._optimized:
-            self._optimized, self._busy_optimized = time.perf_counter(), time.thread_time()
+            self._optimized, self._busy_optimized = time.perf_counter(), _processor_s()
 
     def _take_root(self, module: torch.nn.Module) -> None:
         named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
@@ -119,7 +119,7 @@ class _Recorder:
             if self._backward_from and number < len(self._released):
                 self._released[number] = time.perf_counter() - self._backward_from
                 self._pass_s = self._clock() - self._pass_from
-                self._busy_s = time.thread_time() - self._busy_from
+                self._busy_s = _processor_s() - self._busy_from
 
         return hook
 
@@ -181,6 +181,18 @@ class _Recorder:
         if name is None or workers < 2 or not _on_one_machine(workers):
             return ()
         return (exchange_of(name, self._steps_s, workers, len(os.sched_getaffinity(0))),)
+
+
+def _processor_s() -> float:
+    """For how long this thread has worked, or was ready to: a wait for a busy processor is work that came late.
+
+    Linux adds up such waits at each switch of threads; elsewhere they count as waiting.
+    """
+    try:
+        _, waited_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        waited_ns = "0"
+    return time.thread_time() + int(waited_ns) / 1e9
 
 
 def exchange_used() -> "Literal['gloo', 'switch'] | None":
