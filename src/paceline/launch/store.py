@@ -254,7 +254,7 @@ class Store:
             raise self._trouble(error) from None
 
     def _trouble(self, error: Exception) -> UserError:
-        full = "full" in str(error)
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         what = "the disk is full; the run goes on with --resume when there is room" if full else error
         verb = "written" if full else "read"
         return UserError(f"{FILE} cannot be {verb}: {what}", place=str(self.folder))
