@@ -38,7 +38,7 @@ def due_ns(sender: Any, flight: Any) -> int:
 
 @compiled
 def sample_rtt(sender: Any, rtt_ns: int) -> None:
-    """RFC 6298, section 2: the smoothed round trip, its variation, the timer."""
+    """RFC 6298, section 2: the smoothed round trip, its variation, the timer; of a sender, or of a connection."""
     if sender.srtt_ns == 0.0:
         sender.srtt_ns = float(rtt_ns)
         sender.rttvar_ns = rtt_ns / 2.0

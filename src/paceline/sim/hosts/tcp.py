@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from paceline.compile.decorators import compiled_apart
+from paceline.core.sender.flights import sample_rtt
 from paceline.core.sender.program import NEVER_NS
 from paceline.sim.engine.links import FS_PER_NS
 from paceline.sim.engine.world import PACKET_BYTES, World
@@ -176,7 +177,7 @@ def handle_receipt(world: World, w: int, below: int, chunk: int, marked: bool, n
     if chunk >= connection.oldest:
         segment = world.segments[w, chunk % span]
         if segment.state == SENT and segment.resends == 0:
-            _sample(connection, now_ns - segment.sent_ns)
+            sample_rtt(connection, now_ns - segment.sent_ns)
     limited = connection.under_way + 1 >= 0.5 * connection.window
     news = 0
     while connection.oldest < below:
@@ -247,18 +248,6 @@ def _cut(connection: Any) -> None:
     connection.recover = connection.next
     connection.window = max(CUT * connection.window, WINDOW_MIN)
     connection.threshold = connection.window
-
-
-@compiled_apart
-def _sample(connection: Any, rtt_ns: int) -> None:
-    if connection.srtt_ns == 0.0:
-        connection.srtt_ns = float(rtt_ns)
-        connection.rttvar_ns = rtt_ns / 2.0
-    else:
-        connection.rttvar_ns += 0.25 * (abs(connection.srtt_ns - rtt_ns) - connection.rttvar_ns)
-        connection.srtt_ns += 0.125 * (rtt_ns - connection.srtt_ns)
-    rto_ns = np.int64(connection.srtt_ns + 4.0 * connection.rttvar_ns)
-    connection.rto_ns = min(max(rto_ns, connection.rto_min_ns), connection.rto_max_ns)
 
 
 @compiled_apart
