@@ -2,28 +2,38 @@
 
 import os
 import sys
-from typing import TextIO, cast
+from typing import NoReturn, TextIO, cast
 
 import typer
 
 from paceline.commands.help_text import Trimmed, fitted
 from paceline.commands.output import with_json_target
+from paceline.commands.usage import MISUSE, Commands, told
 from paceline.errors import EXIT_OK, EXIT_USAGE, UserError
 
 app = typer.Typer(
     name="paceline",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Many deep-learning jobs finish sooner on one shared cluster.",
 )
-reproduce = typer.Typer(no_args_is_help=True, help="Repeat a paper's experiment: tables, CSV, plots, a page.")
-bench = typer.Typer(no_args_is_help=True, help="Measure the live data plane beside its peers.")
-cluster = typer.Typer(
-    no_args_is_help=True, help="Write a cluster file from what Slurm, Ray or a list of nodes says."
+reproduce = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Repeat a paper's experiment: tables, CSV, plots, a page."
 )
-metrics = typer.Typer(no_args_is_help=True, help="A Grafana dashboard, Prometheus alert rules, all metrics.")
+bench = typer.Typer(cls=Commands, no_args_is_help=True, help="Measure the live data plane beside its peers.")
+cluster = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="Write a cluster file from what Slurm, Ray or a list of nodes says.",
+)
+metrics = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="A Grafana dashboard, Prometheus alert rules, all metrics."
+)
+GROUPS = [["reproduce"], ["bench"], ["cluster"], ["metrics"]]
+"""Commands that are nothing without another word."""
 
 
 def _version(wanted: bool) -> None:
@@ -66,14 +76,15 @@ def main() -> None:
     before = sys.stdout
     try:
         try:
-            app(args=_arguments())
+            code = app(args=_arguments(), standalone_mode=False)
         finally:
             sys.stdout, shown = before, sys.stdout
             shown.flush()
     except UserError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
-    except KeyboardInterrupt:
+        _refuse(error)
+    except MISUSE as error:
+        _refuse(told(error))
+    except (KeyboardInterrupt, typer.Abort):
         print("paceline: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
@@ -82,12 +93,20 @@ def main() -> None:
         if isinstance(end.__context__, BrokenPipeError):  # Typer makes an exit code 1 of it.
             _leave_quietly()
         raise
+    sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+def _refuse(error: UserError) -> NoReturn:
+    print(f"paceline: {error}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)
 
 
 def _arguments() -> list[str]:
     """What the user typed. Help is written without blanks at the ends of lines, so that it can be pasted."""
     given = with_json_target(sys.argv[1:])
-    if not given or {"-h", "--help"} & set(given):
+    if not given or given in GROUPS:
+        given.append("--help")
+    if {"-h", "--help"} & set(given):
         sys.stdout = cast(TextIO, Trimmed(sys.stdout))
     return given
 

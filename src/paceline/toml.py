@@ -174,10 +174,7 @@ def _user_error(
         return UserError(f"unknown key {shown!r}; {hint}", place=place)
     if first["type"] == "missing":
         return UserError(f"key {shown!r} is missing", place=place)
-    message = _in_our_words(first)
-    given = first.get("input")
-    if isinstance(given, str | int | float | bool) and repr(given) not in message:
-        message = f"{message} (given {_short(given)})"
+    message = in_our_words(first)
     return UserError(f"{shown}: {message}" if shown else message, place=place)
 
 
@@ -202,8 +199,15 @@ _BOUNDS = {
 }  # fmt: skip
 
 
-def _in_our_words(error: ErrorDetails) -> str:
-    """What is wrong with a value, not in the words of the library that found it."""
+def in_our_words(error: ErrorDetails) -> str:
+    """What is wrong with a value, and the value; not in the words of the library that found it."""
+    message, given = _message(error), error.get("input")
+    if isinstance(given, str | int | float | bool) and repr(given) not in message:
+        message = f"{message} (given {_short(given)})"
+    return message
+
+
+def _message(error: ErrorDetails) -> str:
     kind = error["type"]
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**error.get("ctx", {}))

@@ -175,6 +175,60 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("logs", "JOB is missing; see paceline logs -h"),
+        ("plan", "--cluster is missing; see paceline plan -h"),
+        ("priority oak x", "PRIORITY: has to be a number (given 'x'); see paceline priority -h"),
+        ("top --every 0", "--every: has to be at least 0.1 (given '0'); see paceline top -h"),
+        ("plan --seed 1.5", "--seed: has to be a whole number (given '1.5'); see paceline plan -h"),
+        (
+            "doctor --launcher pbs",
+            "--launcher: 'pbs' is not one of 'local', 'slurm', 'ray'; see paceline doctor -h",
+        ),
+        (
+            "plan --clusters x",
+            "there is no option '--clusters'; did you mean '--cluster'?; see paceline plan -h",
+        ),
+        ("statu", "there is no command 'statu'; did you mean 'status'?"),
+        ("metrics lst", "there is no command 'metrics lst'; did you mean 'list'?"),
+        ("bench zzz", "there is no command 'bench zzz'; there are: allreduce"),
+        ("status a b", "got unexpected extra argument(s) (b); see paceline status -h"),
+        ("plan --seed", "option '--seed' requires an argument"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_line_in_our_words(
+    words: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paceline(monkeypatch, *words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"paceline: {told}\n"
+
+
+@pytest.mark.parametrize("words", ["", "metrics", "bench", "reproduce", "cluster"])
+def test_a_group_without_a_command_is_its_help(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert paceline(monkeypatch, *words.split()) == 0
+    out = capsys.readouterr().out
+    assert "COMMAND [ARGS]..." in out
+    assert "<bool>" not in out
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_an_interrupted_command_says_so_and_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline.launch.control.find_run", interrupted)
+    assert paceline(monkeypatch, "status") == 130
+
+
 def test_the_module_the_version_and_completion() -> None:
     for arguments in (["-V"], ["--version"]):
         done = subprocess.run(
