@@ -3,7 +3,9 @@
 The others send no more than a window ahead of a straggler. Of a large gradient only the chunks of that window are late,
 and the rest come in step: the mean over chunks says little of the wait, the largest lag between two pauses says it all.
 A *round* is what a worker sends between two pauses of its own; in training, an iteration. A pause is a gap of at
-least `PAUSE_MIN_NS`, and of more than half of the longest of late: buckets are shorter apart than iterations. [ours]
+least `PAUSE_MIN_NS`, and of more than half of those of late: buckets are shorter apart than iterations. What pauses are
+like is learned slowly. One that is odd (a start, a checkpoint, a busy machine) must not hide the ordinary ones after
+it: iterations that run into one round would be told by the largest lag of all of them. [ours]
 
 What counts is the first that a worker brings to a chunk, whatever its flags: where memory is short, a straggler's first
 contributions are those that go straight to the custodian. What it sends again says nothing of how late it is.
@@ -17,11 +19,9 @@ from paceline.core.bits import NO_BITS, bit
 PAUSE_MIN_NS = 1_000_000
 """A shorter gap is none: packets come in trains."""
 PAUSE_FIRST_NS = 100_000_000
-"""What is taken for the longest pause before there was one."""
-PAUSE_MAX_NS = 2_000_000_000
-"""What a pause counts for at most, so that one long halt (a checkpoint) is soon forgotten."""
-ROUND_PAUSES_MAX = 16
-"""A round that lasts longer than so many pauses has missed one: from then on, half as long a gap is enough."""
+"""What is taken for a pause before there was one."""
+ROUND_PAUSES_MAX = 4
+"""A round that lasts longer than so many pauses may have missed one: from then on a somewhat shorter gap is enough."""
 
 
 @compiled_inner
@@ -56,8 +56,9 @@ def _note_round(member: Any, time_ns: int) -> None:
         member.peaks_ns += member.peak_ns
         member.rounds += 1
         member.peak_ns = 0
-        member.pause_ns = max(min(gap_ns, PAUSE_MAX_NS), member.pause_ns - (member.pause_ns >> 3))
+        longer_ns = min(gap_ns, member.pause_ns + (member.pause_ns >> 2))
+        member.pause_ns = max(longer_ns, member.pause_ns - (member.pause_ns >> 3), PAUSE_MIN_NS)
         member.paused_ns = time_ns
     elif time_ns - member.paused_ns > ROUND_PAUSES_MAX * member.pause_ns:
-        member.pause_ns >>= 1
+        member.pause_ns = max(member.pause_ns - (member.pause_ns >> 3), PAUSE_MIN_NS)
         member.paused_ns = time_ns

@@ -103,7 +103,7 @@ MEMBER = np.dtype(
         ("peak_ns", "i8"),  # largest lag of this round (`arrivals`)
         ("peaks_ns", "i8"),  # sum of those of the rounds before
         ("rounds", "i8"),  # and how many these were
-        ("pause_ns", "i8"),  # the longest pause of late
+        ("pause_ns", "i8"),  # how long its pauses are of late
         ("paused_ns", "i8"),  # when that was set
         ("rack", "i4"),  # the rack it is in
         ("pad", "i4"),  # makes up eight bytes
