@@ -60,7 +60,8 @@ def run(tmp_path: Path) -> WrittenRun:
     made.job("late")
     made.progress("alpha", 12, loss=0.5)
     for second in range(1, 7):
-        figures = lag_figures({0: (100.0 * second, 0.0), 1: (100.0 * second, 15.0 * second)})
+        lags = {0: (100.0 * second, 0.0), 1: (100.0 * second, 15.0 * second)}
+        figures = lag_figures(lags, preemptions=0.0, fallbacks=2.0)
         made.switch_look(float(second), {"alpha": {"held": 40.0, "figures": figures}})
     return made
 
@@ -78,6 +79,8 @@ def test_everything_is_drawn_and_changes_come_by_themselves(page: Browser, run: 
         assert page.count("#cluster .slot.held") == 4
         assert page.count("#gantt .bars rect") == 3, "a bar for each server of an attempt"
         page.wait(lambda: page.count("#memory .areas path") == 1, "the switch's memory")
+        shown = "return getComputedStyle(document.querySelector('#jobs th:nth-child(9)')).display"
+        assert page.js(shown) == "table-cell", "preemptions"
         assert "s1" in page.text("#stragglers tr.slow") or page.count("#stragglers tbody tr") == 2
         run.progress("alpha", 57)
         run.store.event(time.time(), "server", "server s3 is down", reason="it does not answer")
@@ -147,6 +150,7 @@ def test_a_click_opens_a_job_and_the_filter_narrows(page: Browser, run: WrittenR
         assert page.count("#detail pre b") == 0, "a log is text"
         assert "the fewest servers with room" in page.text("#detail [data-part=why]")
         assert page.count("#detail svg[data-part=loss] path") == 1
+        assert "attempt 1 on s0, s1: runs, " in page.text("#detail [data-part=attempts]")
         page.js(
             "const s = document.querySelector('#detail select'); s.value = '1'; s.dispatchEvent(new Event('change'))"
         )
@@ -178,6 +182,8 @@ def test_with_the_token_a_job_is_cancelled_paused_and_added(page: Browser, run: 
             lambda: not page.js("return document.querySelector('[data-part=actions]')?.hidden ?? true"),
             "actions",
         )
+        priority = "return document.querySelector('#detail [data-part=priority]').placeholder"
+        assert page.js(priority) == "now 1", "what it is, before it is changed"
         page.click("#cancel-job")
         page.accept()
         page.wait(lambda: asked() == [("cancel", "alpha")], "the command")
@@ -264,6 +270,8 @@ def test_two_hundred_jobs_are_updated_in_place(page: Browser, tmp_path: Path) ->
             "kept rows"
         )
         assert page.count("#gantt .bars rect") == 200
+        shown = "return getComputedStyle(document.querySelector('#jobs th:nth-child(9)')).display"
+        assert page.js(shown) == "none", "no preemptions without a switch"
         assert page.count("#cluster .slot.held") == 200
         perf = page.js("return window.paceline.perf")
         # Each change is drawn once, and every one of them.
@@ -274,10 +282,14 @@ def test_two_hundred_jobs_are_updated_in_place(page: Browser, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
 def test_nothing_is_wider_than_the_screen(page: Browser, run: WrittenRun, width: int, height: int) -> None:
+    run.progress("beta", 1.0, rate=1000.0)
     with served([RunSource(run.folder)]) as url:
         page.open(f"{url}/", width, height)
         page.wait(lambda: page.count("#jobs tbody tr") == 3, "three jobs")
         assert page.js("return document.documentElement.scrollWidth <= window.innerWidth")
+        cells = "document.querySelectorAll('#jobs tr td:nth-child(4)')"
+        alpha, beta, *_ = page.js(f"return [...{cells}].map((cell) => cell.getBoundingClientRect().left)")
+        assert alpha == beta, "figures of one kind stand below each other"
         page.click('#jobs tr[data-key="alpha"]')
         page.wait(lambda: page.count("#detail pre") == 1, "the job")
         assert page.js(

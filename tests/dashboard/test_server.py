@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
+from paceline.dashboard import run_source
 from paceline.dashboard.run_source import RunSource
+from paceline.dashboard.switch_source import Health
+from paceline.dashboard.views import StragglerView
 from paceline.http_limits import IDLE_MAX
 from tests.dashboard.scenes import TOKEN, WrittenRun, get, lag_figures, merged, post, served, status_of
 
@@ -215,6 +219,51 @@ def test_the_switch_gives_names_scores_loads_and_memory(tmp_path: Path) -> None:
     assert view.servers["s0"].load_from == "switch"
     assert view.servers["s0"].load_bps == pytest.approx(8e6)
     source.close()
+
+
+def test_a_page_that_is_opened_late_knows_who_was_slow_and_what_it_cost(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", servers=2, slots=1)
+    run.began = time.time() - 60.0
+    run.job("alpha", [0, 1])
+    called: list[StragglerView] = []
+    watching = RunSource(run.folder, None, called.append, clock=lambda: run.began)
+    for second in range(1, 21):
+        lags = {0: (5.0 * second, 0.0), 1: (5.0 * second, 0.5 * second)}
+        if second % 4 == 1:
+            run.store.insert(
+                "samples", time=run.began + second, job="alpha", attempt=1, iteration=5.0 * second, rate=5.0,
+                path="switch", figures={},
+            )  # fmt: skip
+        run.switch_look(float(second), {"alpha": {"held": 1.0, "figures": lag_figures(lags)}})
+        watching.view()
+    run.store.update_job("alpha", state="done", ended=run.began + 20.0, rate=None)
+    run.store.set_meta(state="done", ended=run.began + 21.0)
+    # The switch goes on to tell of a job that has just ended.
+    later = lag_figures({0: (101.0, 0.0), 1: (101.0, 900.0)})
+    run.switch_look(20.5, {"alpha": {"held": 1.0, "figures": later}})
+    heard: list[StragglerView] = []
+    late = RunSource(run.folder, None, heard.append)
+    assert late.view().stragglers == watching.view().stragglers
+    assert late.view().lost_gpu_s == watching.view().lost_gpu_s == pytest.approx(19 * 5 * 0.1, rel=0.1)
+    found = late.view().stragglers["alpha/1"]
+    assert (found.name, found.slow, found.lag_s) == ("s1", False, pytest.approx(0.1))
+    assert found.score_median == pytest.approx(0.5)
+    assert [view.slow for view in called] == [True]
+    assert heard == [], "what was long ago is no news"
+    watching.close()
+    late.close()
+
+
+def test_switches_that_do_not_answer_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, three that are frozen would be shown seconds later."""
+    together = threading.Barrier(3, timeout=20.0)
+
+    def ask(address: str) -> Health:
+        together.wait()
+        return Health("silent", address)
+
+    monkeypatch.setattr(run_source, "health_of", ask)
+    assert run_source._asked_together({"a", "b", "c"}) == {name: Health("silent", name) for name in "abc"}
 
 
 def test_switches_of_several_racks_tell_of_one_job(tmp_path: Path) -> None:

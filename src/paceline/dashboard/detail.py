@@ -51,6 +51,7 @@ class JobDetail:
     plan: str
     """What the last plan said of it."""
     command: str
+    priority: float
     attempts: tuple[AttemptView, ...]
     lost: int
     """Attempts that a server's loss ended."""
@@ -95,6 +96,7 @@ def _job_detail(run: RunSource, name: str, rank: int, attempt: int) -> dict[str,
         why=row["reason"],
         plan=_planned(data, name),
         command=_command(row),
+        priority=float(row["priority"]),
         attempts=attempts,
         lost=sum(each.outcome == "lost" for each in attempts),
         rank=rank,

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ class RunSource:
         """By job: when the switch was last asked, what it had counted,"""
         self._rates: dict[str, tuple[float, float]] = {}
         """and bytes a second in and out since the look before."""
+        self._unscored: list[tuple[float, str, dict[str, float]]] = []
+        """Looks whose stragglers are not told yet: when, at which process group, what was counted."""
+        self._paces: dict[str, list[tuple[float, float]]] = {}
+        """By job: when it told its rate, and which; those since the last scoring, and the last before."""
+        self._opened = clock()
         self._failures: dict[tuple[str, int], str] = {}
         """By job and attempt."""
         self._version = -1
@@ -118,6 +124,8 @@ class RunSource:
     def _take_samples(self, rows: list[Row]) -> None:
         for row in rows:
             self.samples.setdefault(row["job"], deque(maxlen=SAMPLES)).append(row)
+            if row["rate"]:
+                self._paces.setdefault(row["job"], []).append((row["time"], row["rate"]))
 
     def _take_events(self, rows: list[Row]) -> None:
         self._events.extend(rows)
@@ -141,6 +149,7 @@ class RunSource:
                     figures[key] = figures.get(key, 0.0) + value
             for name, figures in counted.items():
                 self._count(name, when, figures)
+                self._unscored.append((when, name, figures))
             self.looks.append(MemoryView(when - began, None if slots is None else round(slots), held))
             self._looked = when
 
@@ -158,18 +167,29 @@ class RunSource:
     # Stragglers ------------------------------------------------------------------------------------------
 
     def _score(self, data: RunData) -> None:
+        """Every look since the last time, also those from before this page was opened."""
         jobs = {row["name"]: row for row in data.jobs}
         shares = _shares(data)
-        for name, (when, figures) in self._figures.items():
+        for when, name, figures in self._unscored:
             row = jobs.get(_job_of(name))
-            if row is None:
-                continue
-            if row["state"] in FINAL:
-                self.scores.forget(row["name"])
+            if row is None or (row["state"] in FINAL and row["ended"] is not None and when > row["ended"]):
                 continue
             lags = lags_of(figures)
             names, gpus = workers_of(shares.get((row["name"], row["attempt"]), []), len(lags))
-            self.scores.look(when, row["name"], lags, row["rate"], names, gpus)
+            pace = self._pace(row, when)
+            self.scores.look(when, row["name"], lags, pace, names, gpus, news=when >= self._opened)
+        self._unscored.clear()
+        for paces in self._paces.values():
+            del paces[:-1]
+        for row in data.jobs:
+            if row["state"] in FINAL:
+                self.scores.forget(row["name"])
+
+    def _pace(self, row: Row, when: float) -> float | None:
+        """Iterations a second of a job at a time: what it had told last by then."""
+        if not (paces := self._paces.get(row["name"])):
+            return None if row["rate"] is None else float(row["rate"])
+        return next((rate for time_s, rate in reversed(paces) if time_s <= when), None)
 
     # The view --------------------------------------------------------------------------------------------
 
@@ -296,12 +316,14 @@ class RunSource:
     def _switch_views(self, data: RunData, now: float, over: bool) -> dict[str, SwitchView]:
         """The run's switch, or those of its racks; asked directly where that works, else as the planner saw it."""
         found: dict[str, SwitchView] = {}
-        for name, address in _switch_addresses(data.meta).items():
+        addresses = _switch_addresses(data.meta)
+        answers = {} if over else _asked_together(set(addresses.values()))
+        for name, address in addresses.items():
             _, since, reached = self._switches.get(name, (Health(""), now, False))
             before = self._switches.get(name, (Health(""), now, False))[0].state
             if over:
                 health = Health("ended")
-            elif (asked := health_of(address)).state != "silent":
+            elif (asked := answers[address]).state != "silent":
                 health, reached = asked, True
             elif reached:
                 health = asked
@@ -321,6 +343,14 @@ class RunSource:
 
 
 # What the tables say -----------------------------------------------------------------------------------------
+
+
+def _asked_together(addresses: set[str]) -> dict[str, Health]:
+    """How each switch is; one that does not answer does not keep the others waiting."""
+    if len(addresses) < 2:
+        return {address: health_of(address) for address in addresses}
+    with ThreadPoolExecutor(max_workers=len(addresses), thread_name_prefix="ask") as pool:
+        return dict(zip(addresses, pool.map(health_of, addresses), strict=True))
 
 
 def _time(row: Row) -> float:

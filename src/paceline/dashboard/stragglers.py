@@ -103,6 +103,8 @@ class _Worker:
     """So often it was scored."""
     lost_gpu_s: float = 0.0
     slow: bool = False
+    told_slow: bool = False
+    """What the callback has heard last."""
 
     @property
     def lag_s(self) -> float:
@@ -139,10 +141,12 @@ class StragglerScores:
         rate: float | None,
         names: Sequence[str],
         gpus: Sequence[int],
+        news: bool = True,
     ) -> None:
         """A job's counters at a time: worker -> (rounds, seconds of lag together), since its admission.
 
-        `rate`: iterations a second, if known. `names`, `gpus`: of the workers.
+        `rate`: iterations a second, if known. `names`, `gpus`: of the workers. What was long ago is no `news`, of
+        which the callback hears.
         """
         workers = self._workers.setdefault(job, {})
         moved = False
@@ -182,8 +186,9 @@ class StragglerScores:
                 job, worker, name, kept.lag_s, score_median, score_best, kept.lost_gpu_s, slow
             )
             found[f"{job}/{worker}"] = view
-            if slow != kept.slow:
-                kept.slow = slow
+            kept.slow = slow
+            if news and slow != kept.told_slow:
+                kept.told_slow = slow
                 self._call(view)
         self._views[job] = found
 

@@ -101,7 +101,7 @@ class StragglerView:
     score_best: float | None
     """Its own best busy time over that of now, at most 1."""
     lost_gpu_s: float
-    """GPU time that the job's other workers have waited for it since it was first seen."""
+    """GPU time that the job's other workers have waited for it since the switch first saw it."""
     slow: bool
     """Whether a score is under its threshold."""
 

@@ -74,7 +74,7 @@ function draw() {
     drawGantt(run, open);
     drawCluster(run, open);
     drawEvents(run.events, run.began);
-    drawStragglers(run.stragglers, run.lost_gpu_s);
+    drawStragglers(run.stragglers, run.lost_gpu_s, run.ended_s !== undefined);
     const positions = Object.fromEntries(Object.values(run.jobs).map((job) => [job.name, job.position]));
     $("memory-card").hidden = !run.memory && !Object.keys(run.switches).length;
     $("stragglers-card").hidden = $("memory-card").hidden && !Object.keys(run.stragglers).length;

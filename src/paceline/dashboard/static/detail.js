@@ -1,6 +1,6 @@
 // One job, on a click; and what somebody with the token may ask of a run.
 
-import { $, el, seconds, svg, text } from "./dom.js";
+import { $, attribute, el, seconds, svg, text } from "./dom.js";
 import { drawCurve } from "./charts.js";
 
 const TEMPLATE = `[[jobs]]
@@ -64,7 +64,7 @@ function draw(detail) {
   const chooser = part("rank"), ranks = detail.ranks.length ? detail.ranks : [0];
   if (chooser.childElementCount !== ranks.length) chooser.replaceChildren(...ranks.map((number) => el("option", { value: String(number) }, `rank ${number}`)));
   chooser.value = String(detail.rank);
-  part("attempts").replaceChildren(...detail.attempts.map((each) => el("p", {}, `attempt ${each.number} on ${each.servers.join(", ")}: ${each.outcome || each.state}, ${seconds(each.start_s)} to ${each.end_s === undefined ? "now" : seconds(each.end_s)}${each.reason ? ` (${each.reason})` : ""}`)));
+  part("attempts").replaceChildren(...detail.attempts.map((each) => el("p", {}, `attempt ${each.number} on ${each.servers.join(", ")}: ${each.outcome || (each.state === "released" ? "runs" : each.state)}, ${seconds(each.start_s)} to ${each.end_s === undefined ? "now" : seconds(each.end_s)}${each.reason ? ` (${each.reason})` : ""}`)));
   text(part("lost"), detail.lost ? `${detail.lost} attempts lost with their server` : "no attempt was lost");
   for (const key of ["loss", "rate"]) {
     part(key).parentNode.hidden = !detail.curves[key];
@@ -73,6 +73,7 @@ function draw(detail) {
   text(part("loss").parentNode.firstChild, detail.loss_from === "log" ? "Loss, as the end of the log has it, line by line" : "Loss");
   part("no-loss").hidden = Boolean(detail.curves.loss);
   part("events").replaceChildren(...detail.events.slice().reverse().map((line) => el("p", {}, line)));
+  attribute(part("priority"), "placeholder", `now ${detail.priority}`);
   part("actions").hidden = !token || ["done", "failed", "cancelled"].includes(detail.state);
   if (busy) busy.focus();
 }
@@ -81,7 +82,7 @@ function build(panel, detail) {
   panel.dataset.job = detail.name;
   const named = (tag, part, more = {}) => el(tag, { "data-part": part, ...more });
   const chart = (part, label) => { const made = svg("svg", { "data-part": part, role: "img" }); return el("div", {}, el("h3", {}, label), made); };
-  const priority = el("input", { type: "number", min: "0.01", step: "any", placeholder: "priority", "aria-label": "New priority" });
+  const priority = el("input", { "data-part": "priority", type: "number", min: "0.01", step: "any", placeholder: "priority", "aria-label": "New priority" });
   panel.replaceChildren(
     el("div", { class: "top" }, el("h2", {}, detail.name, " ", named("span", "state")), el("button", { type: "button", id: "close-detail", onclick: closeJob, "aria-label": "Close" }, "✕")),
     el("div", { class: "actions", "data-part": "actions" },

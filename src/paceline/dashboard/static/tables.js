@@ -16,6 +16,7 @@ export function drawJobs(run, filter, opened, openJob) {
   const jobs = Object.values(run.jobs)
     .filter((job) => words.every((word) => jobText(job).includes(word)))
     .sort((a, b) => (ORDER[a.state] ?? 9) - (ORDER[b.state] ?? 9) || a.position - b.position);
+  mark($("jobs"), "no-switch", Object.values(run.jobs).every((job) => job.preemptions === undefined && job.fallbacks === undefined));
   mark($("jobs"), "no-loss", Object.values(run.jobs).every((job) => job.loss === undefined));
   keyed($("jobs").tBodies[0], jobs, (job) => job.name, makeRow(openJob), (row, job) => {
     if (same(row, job, job.name === opened)) return;
@@ -60,7 +61,7 @@ function makeRow(openJob) {
   };
 }
 
-export function drawStragglers(stragglers, lost) {
+export function drawStragglers(stragglers, lost, over) {
   const rows = Object.entries(stragglers).map(([key, value]) => ({ key, ...value })).sort((a, b) => (b.slow - a.slow) || Math.min(a.score_median ?? 1, a.score_best ?? 1) - Math.min(b.score_median ?? 1, b.score_best ?? 1) || b.lag_s - a.lag_s);
   keyed($("stragglers").tBodies[0], rows.slice(0, 24), (row) => row.key, () => el("tr", {}, el("td"), el("td"), el("td", { class: "n" }), el("td", {}, score()), el("td", {}, score()), el("td", { class: "n" })), (row, item) => {
     mark(row, "slow", item.slow);
@@ -78,7 +79,7 @@ export function drawStragglers(stragglers, lost) {
     text(row.cells[5], told ? "" : `${seconds(item.lost_gpu_s)}`);
   });
   const slow = rows.filter((row) => row.slow).length;
-  text($("lost"), rows.length ? `${slow ? `${slow} slow now` : rows.some((row) => row.score_median !== undefined) ? "no worker is slow now" : "scores need the jobs' rates: watch their run"}; ${seconds(lost ?? 0)} of GPU time lost` : "the switch has seen no worker yet");
+  text($("lost"), rows.length ? `${slow ? `${slow} slow now` : rows.some((row) => row.score_median !== undefined) ? "no worker is slow now" : "scores need the jobs' rates: watch their run"}; ${seconds(lost ?? 0)} of GPU time lost` : over ? "the switch saw no worker" : "the switch has seen no worker yet");
 }
 
 function score() { return el("span", { class: "score" }, el("i"), el("span")); }
