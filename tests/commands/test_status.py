@@ -16,6 +16,7 @@ from paceline.commands.top_screen import RunScreen
 from paceline.launch.store import read_run
 from paceline.report.run import page as run_page
 from tests.commands.command_line import paceline
+from tests.dashboard.scenes import WrittenRun
 from tests.launch.scenes import Scene, finish, until, wait_for
 
 
@@ -216,6 +217,26 @@ def test_top_shows_a_run_and_steers_it(going: Going) -> None:
             await pilot.press("y")
             await _until(pilot, lambda: going.scene.states()["next"] == "cancelled")
             await pilot.press("q")
+
+    asyncio.run(look())
+
+
+def test_a_look_leaves_the_screen_scrolled_as_it_is(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", servers=8, slots=8)
+    for i in range(60):
+        run.job(f"job{i:02d}", [i])
+
+    async def look() -> None:
+        screen = RunScreen(run.folder, 0.1)
+        async with screen.run_test(size=(110, 30)) as pilot:
+            await pilot.pause(0.3)
+            screen.jobs.scroll_to(y=40, animate=False)
+            run.progress("job50", 57)
+            run.job("job60")
+            await _until(pilot, lambda: screen.jobs.row_count == 61)
+            assert "57/100" in str(screen.jobs.get_row_at(50)[3])
+            assert screen.selected == "job00"
+            assert screen.jobs.scroll_y == 40
 
     asyncio.run(look())
 

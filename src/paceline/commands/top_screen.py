@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
@@ -89,6 +90,8 @@ class RunScreen(App[None]):
         self.folder, self.every_s = folder, every_s
         self.asked: list[int] = []
         """Numbers of commands whose outcome has not been shown."""
+        self._shown: list[tuple[list[str], str]] = []
+        """Cells and style of each row of the table."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -122,18 +125,13 @@ class RunScreen(App[None]):
             self.query_one("#head", Static).update(str(error))
 
     def _show(self, store: Store, now: float) -> None:
-        from rich.text import Text
-
         rows, servers, predictions = store.jobs(), servers_of(store), store.last_predictions()
-        table = self.jobs
-        before = table.cursor_row
-        table.clear()
+        shown = []
         for row in rows:
             where = servers.get((row["name"], row["attempt"]), "")
             cells = [*cells_of(row, where, predictions.get(row["name"]), now), f"{row['priority']:g}"]
-            table.add_row(*(Text(cell, STYLES.get(row["state"], "")) for cell in cells))
-        if rows:
-            table.move_cursor(row=min(before, len(rows) - 1), animate=False)
+            shown.append((cells, STYLES.get(row["state"], "")))
+        self._draw(shown)
         self.query_one("#head", Static).update("\n".join(headline(store, now)))
         self.query_one("#job", Static).update("\n".join(self._details(rows)))
         events = [event_line(row) for row in store.events()[-EVENT_LINES:]]
@@ -144,6 +142,24 @@ class RunScreen(App[None]):
         for number, row in taken.items():
             self.asked.remove(number)
             self.notify(row["outcome"], severity="information" if row["state"] == "done" else "warning")
+
+    def _draw(self, rows: list[tuple[list[str], str]]) -> None:
+        """Only what has changed, so that the table stays scrolled as it is; jobs are added below."""
+        from rich.text import Text
+
+        table = self.jobs
+        if len(rows) < len(self._shown):
+            table.clear()
+            self._shown = []
+        for i, (cells, style) in enumerate(rows):
+            if i >= len(self._shown):
+                table.add_row(*(Text(cell, style) for cell in cells))
+                continue
+            before, style_before = self._shown[i]
+            for column, cell in enumerate(cells):
+                if cell != before[column] or style != style_before:
+                    table.update_cell_at(Coordinate(i, column), Text(cell, style), update_width=True)
+        self._shown = rows
 
     def _details(self, rows: list[Row]) -> list[str]:
         found = [row for row in rows if row["name"] == self.selected]
