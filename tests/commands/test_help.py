@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from paceline import __version__
+from paceline import __version__, cli
 from paceline.commands import (
     BENCHMARKS,
     CLUSTERS,
@@ -70,6 +71,25 @@ def test_help_fits_eighty_columns_and_its_examples_can_be_pasted(
     assert examples(command.__doc__), "every command has examples"
     for example in examples(command.__doc__):
         assert example in shown, "an example stands there whole, broken only where a shell goes on"
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), list(_all()), ids=lambda each: "-".join(each) if isinstance(each, tuple) else ""
+)
+def test_examples_are_understood_as_they_stand(words: tuple[str, ...], command: Any) -> None:
+    """Every option of an example exists and takes the value that it is given there."""
+    for example in examples(command.__doc__):
+        typed = shlex.split(example.partition(" > ")[0])
+        if "paceline" not in typed:  # what writes the file that the next one reads
+            continue
+        given = with_json_target(typed[typed.index("paceline") + 1 :])
+        assert given[: len(words)] == list(words), example
+        context = get_command(cli.app).make_context("paceline", given)
+        for _ in words:
+            name, found, rest = context.command.resolve_command(
+                context, [*context._protected_args, *context.args]
+            )
+            context = found.make_context(name, rest, parent=context)
 
 
 def test_commands_stand_under_headings(

@@ -1,5 +1,6 @@
 """The page in a real browser: what is drawn, clicked, changed by itself, and how long drawing takes with many jobs."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from paceline.live.switch_client import ControlPlane
 from tests.dashboard import browser as chromium
 from tests.dashboard.browser import Browser
 from tests.dashboard.scenes import TOKEN, WrittenRun, free_address, lag_figures, served
+from tests.launch.scenes import Scene, finish, until
 
 pytestmark = pytest.mark.skipif(bool(chromium.missing()), reason=chromium.missing())
 
@@ -199,6 +201,57 @@ def test_with_the_token_a_job_is_cancelled_paused_and_added(page: Browser, run: 
         page.click("#add-send")
         page.wait(lambda: ("add", None) in asked(), "the job")
         page.js("sessionStorage.clear()")
+
+
+def test_a_run_that_goes_on_is_steered_by_clicks(page: Browser, tmp_path: Path) -> None:
+    """A planner of its own, its dashboard as `--dashboard` serves it, and nothing but the mouse and the keys."""
+    gate = tmp_path / "gate"
+    scene = Scene(tmp_path / "scene", {"s0": 2}).job("long", 1, until(gate)).job("next", 2, "true")
+    planner = scene.new_planner("--dashboard")
+    assert planner.stderr is not None
+    lines = iter(planner.stderr.readline, "")
+    url = next(found[1] for line in lines if (found := re.search(r"to steer: +(\S+)", line)))
+
+    def said(text: str) -> None:
+        page.wait(lambda: text in page.text("#said"), text)
+
+    def state(job: str) -> str:
+        return page.text(f'#jobs tr[data-key="{job}"] .state')
+
+    page.open(url)
+    page.wait(lambda: state("long") == "running", "the first job", 120.0)
+    page.click("#pause")
+    said("the queue is paused")
+    page.wait(lambda: page.text("#pause") == "Let the queue go on", "the button's other meaning")
+    assert page.text("#figure-state b") == "paused"
+    page.click('#jobs tr[data-key="next"]')
+    page.wait(lambda: page.count("#set-priority") == 1, "the job")
+    page.type("#detail [data-part=priority]", "5")
+    page.click("#set-priority")
+    said("the priority of next goes from 1 to 5")
+    page.click("#close-detail")
+    page.click("#add")
+    page.js("document.getElementById('add-text').value = ''")
+    job = '[[jobs]]\nname = "more"\ngpus = 1\niterations = 3\nbackward = "1 ms"\ncommand = "true"\n'
+    page.type("#add-text", job)
+    page.click("#add-send")
+    said("more added")
+    page.click('#jobs tr[data-key="long"]')
+    page.wait(lambda: page.text("#detail h2").startswith("long"), "the job")
+    page.click("#cancel-job")
+    page.accept()
+    said("long is asked to end")
+    page.wait(lambda: state("long") == "cancelled", "its end")
+    assert (state("next"), state("more")) == ("waiting", "waiting"), "a paused queue starts nothing"
+    page.click("#close-detail")
+    page.click("#pause")
+    page.wait(
+        lambda: "does not answer" in page.text("#connection"), "the end of the run, and of its page", 60.0
+    )
+    page.js("sessionStorage.clear()")
+    code, _, err = finish(planner)
+    assert code == 0, err
+    assert scene.states() == {"long": "cancelled", "next": "done", "more": "done"}
 
 
 NOTE_ALARM = """
