@@ -28,6 +28,8 @@ _MODULES = {
 PARTS = ("agent", "switch", "worker", "planner")
 """What a run needs, and what is compiled if nothing is named."""
 LIMIT_S = 900.0
+TELL_S = 10.0
+"""Between two lines that say what is waited for."""
 
 
 def compile_part(part: str) -> None:
@@ -51,16 +53,27 @@ class Warming:
 
     def wait(self, limit_s: float = LIMIT_S) -> None:
         """Until all are compiled. A `UserError` says which part could not be."""
-        deadline = time.monotonic() + limit_s
+        begin = time.monotonic()
         try:
             for part, process in self._processes.items():
-                code = process.wait(max(0.1, deadline - time.monotonic()))
+                while (code := self._ended(process)) is None:
+                    passed_s = time.monotonic() - begin
+                    if passed_s > limit_s:
+                        raise UserError(f"not compiled within {limit_s:.0f} s", place="run")
+                    if part != PARTS[0]:  # which tells by itself
+                        print(
+                            f"paceline: compiling the {part}: {passed_s:.0f} s", file=sys.stderr, flush=True
+                        )
                 if code != 0:
                     raise UserError(f"the {part} could not be compiled (exit code {code})", place="run")
-        except subprocess.TimeoutExpired:
-            raise UserError(f"not compiled within {limit_s:.0f} s", place="run") from None
         finally:
             self.stop()
+
+    def _ended(self, process: "subprocess.Popen[bytes]") -> int | None:
+        try:
+            return process.wait(TELL_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def stop(self) -> None:
         """End what still compiles."""
