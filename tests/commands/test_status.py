@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from paceline.commands.run_view import ranked_by
+from paceline.commands.run_view import COLUMNS, columns_in_view, job_table, ranked_by
 from paceline.commands.status import written
 from paceline.commands.top_screen import RunScreen
 from paceline.launch.store import read_run
@@ -81,6 +84,42 @@ def test_a_run_says_what_it_was_planned_for_and_how_it_did_by_that(ended: Scene)
         text = ranked_by(store)
     assert text.startswith("planned for the last end (makespan): the last end (makespan) ")
     assert "the mean completion time (jct) " in text
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 200])
+def test_on_a_narrow_screen_columns_are_left_out_whole(width: int) -> None:
+    rows = [
+        [
+            "resnet-a",
+            "running",
+            "a-0:2 a-1:2",
+            "120/500",
+            "14.3/s",
+            "60.57 ms",
+            "61.61 ms",
+            "-2%",
+            "switch",
+            "",
+        ],
+        ["bert", "waiting", "asks for 16", "", "", "", "", "", "", ""],
+    ]
+    shown = [COLUMNS[i] for i in columns_in_view(rows, width)]
+    assert shown[:4] == ["job", "state", "servers", "iteration"]
+    need = sum(max(len(c), *(len(r[COLUMNS.index(c)]) for r in rows)) for c in shown) + 2 * (len(shown) - 1)
+    assert need <= width
+    assert ("expected end" in shown) == (width >= 100), "what is empty goes first"
+    assert (len(shown) == len(COLUMNS)) == (width >= 100)
+
+
+def test_a_table_on_a_terminal_of_eighty_columns_cuts_nothing_off(ended: Scene) -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=True)
+    with contextlib.closing(ended.store()) as store:
+        console.print(job_table(store, store.jobs(), time.time(), console.width))
+        narrow = job_table(store, store.jobs(), time.time(), 40)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    assert "no room for" not in out, "what is empty is not missed"
+    assert narrow.caption is None or "expected end" not in narrow.caption
 
 
 def test_logs_as_json_and_why_there_is_none(

@@ -172,7 +172,7 @@ def run(
         write_json(json_file, summary(store))
     if json_file != "-":
         shown = page_console(110)
-        shown.print(job_table(store, store.jobs(), time.time()))
+        shown.print(job_table(store, store.jobs(), time.time(), shown.width))
         if legend:
             print_legend(shown, COLUMNS)
         for line in failures(store):
@@ -237,7 +237,7 @@ class LiveTable:
         self._drawn = now
         rows = rows_in_view(store.jobs(), max(5, self._live.console.height - self._events - 4))
         below = [Text(f"{row['text']}  {row['reason']}", style="dim", no_wrap=True) for row in self._last]
-        self._live.update(Group(job_table(store, rows, now), *below), refresh=True)
+        self._live.update(Group(job_table(store, rows, now, self._live.console.width), *below), refresh=True)
 
     def close(self) -> None:
         self._live.stop()

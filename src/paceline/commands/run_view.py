@@ -13,6 +13,10 @@ COLUMNS = (
 """`predicted` and `measured` are times of an iteration."""
 SCREEN_COLUMNS = (*COLUMNS, "priority")
 """Of `paceline top`."""
+_SPARED = ("error", "predicted", "measured", "expected end", "rate", "path")
+"""What a narrow terminal is not shown, in this order; first of all what is empty."""
+_GAP = 2
+"""Between two columns."""
 _LEFT = ("job", "state", "servers", "path")
 STYLES = {
     "done": "green", "failed": "bold red", "running": "cyan", "stopped": "yellow", "cancelled": "yellow",
@@ -44,23 +48,46 @@ def rows_in_view(rows: "list[Row]", most: int) -> "list[Row]":
     return sorted(kept, key=lambda row: row["position"])
 
 
-def job_table(store: "Store", rows: "list[Row]", now: float) -> "Table":
-    """The jobs as they are now, and under them which servers are slow."""
+def job_table(store: "Store", rows: "list[Row]", now: float, width: int) -> "Table":
+    """The jobs as they are now, in columns that fit the screen, and under them which servers are slow."""
     from rich.markup import escape
     from rich.table import Table
 
-    servers = servers_of(store)
+    servers, predictions = servers_of(store), store.last_predictions()
+    cells = [
+        cells_of(row, servers.get((row["name"], row["attempt"]), ""), predictions.get(row["name"]), now)
+        for row in rows
+    ]
+    shown = columns_in_view(cells, width)
+    left_out = [column for i, column in enumerate(COLUMNS) if i not in shown and any(own[i] for own in cells)]
+    below = [f"no room for: {', '.join(left_out)}"] if left_out else []
     slow = [f"{row['server']} ({row['factor']:.3g} times as long)" for row in store.slow_servers()]
-    caption = f"slow servers, as learned: {escape(', '.join(slow))}" if slow else None
-    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
-    predictions = store.last_predictions()
-    for row in rows:
-        where = servers.get((row["name"], row["attempt"]), "")
-        cells = cells_of(row, where, predictions.get(row["name"]), now)
-        table.add_row(*(escape(cell) for cell in cells), style=STYLES.get(row["state"], ""))
+    if slow:
+        below.append(f"slow servers, as learned: {escape(', '.join(slow))}")
+    table = Table(box=None, pad_edge=False, caption="\n".join(below) or None, caption_justify="left")
+    for i in shown:
+        folds = COLUMNS[i] == "servers"
+        table.add_column(
+            COLUMNS[i], justify="left" if COLUMNS[i] in _LEFT else "right", no_wrap=not folds, overflow="fold"
+        )
+    for row, own in zip(rows, cells, strict=True):
+        table.add_row(*(escape(own[i]) for i in shown), style=STYLES.get(row["state"], ""))
     return table
+
+
+def columns_in_view(cells: "list[list[str]]", width: int) -> list[int]:
+    """Which of `COLUMNS` a table of this width has: what is left out is left out whole, and nothing is cut off."""
+    need = [
+        max(len(column), *(len(row[i]) for row in cells), 0) if cells else len(column)
+        for i, column in enumerate(COLUMNS)
+    ]
+    empty = [column for column in _SPARED if not any(row[COLUMNS.index(column)] for row in cells)]
+    shown = list(range(len(COLUMNS)))
+    for column in [*empty, *(each for each in _SPARED if each not in empty)]:
+        if sum(need[i] for i in shown) + _GAP * (len(shown) - 1) <= width:
+            break
+        shown.remove(COLUMNS.index(column))
+    return shown
 
 
 def servers_of(store: "Store") -> dict[tuple[str, int], str]:

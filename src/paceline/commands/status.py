@@ -65,7 +65,7 @@ def _show(store: "Store", legend: bool, json_file: str) -> None:
         for line in headline(store, now):
             page.print(line, markup=False, soft_wrap=True)
         page.print()
-        page.print(job_table(store, store.jobs(), now))
+        page.print(job_table(store, store.jobs(), now, page.width))
         if legend:
             print_legend(page, COLUMNS)
         failed = failures(store)
