@@ -1,6 +1,7 @@
 """The command line itself: help that fits and can be pasted, `--json`, pipes, versions, completion, manual pages."""
 
 import inspect
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
 from paceline import __version__, cli
@@ -34,7 +36,7 @@ from paceline.commands import (
     simulate,
 )
 from paceline.commands.help_text import WIDTH, examples, fitted
-from paceline.commands.output import with_json_target
+from paceline.commands.output import print_table, with_json_target
 from paceline.manual import write
 from paceline.report import plan as report_plan
 from paceline.report import simulation as report_simulation
@@ -129,6 +131,23 @@ def test_json_without_a_file_is_standard_output() -> None:
     assert with_json_target(["models", "--json", "x.json"]) == ["models", "--json", "x.json"]
     assert with_json_target(["models", "--json", "-"]) == ["models", "--json", "-"]
     assert with_json_target(["profile", "--", "x", "--json"]) == ["profile", "--", "x", "--json"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_a_wide_table_comes_in_parts_on_a_narrow_terminal(width: int) -> None:
+    columns = report_simulation.COLUMNS
+    rows = [["always-preempt", *(f"{10**k:,}" for k in range(1, len(columns)))] for _ in range(3)]
+    console = Console(width=width, file=io.StringIO())
+    print_table(console, columns, rows)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(len(line) <= width for line in out.splitlines())
+    words = out.split()
+    for column, cell in zip(columns[1:], rows[0][1:], strict=True):
+        assert words.count(cell) == 3, "no number is broken"
+        assert column in out
+    parts = out.count("policy ")
+    assert words.count("always-preempt") == 3 * parts
+    assert parts == {60: 4, 80: 3, 110: 2}[width]
 
 
 NO_DOCUMENT = {"dashboard", "switch", "top"}

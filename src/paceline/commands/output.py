@@ -15,6 +15,8 @@ JsonFile = Annotated[
 ]
 """`--json` of every command: with a file both, the file and the text for people; else nothing but JSON."""
 
+_GAP = 2
+"""Between two columns."""
 Legend = Annotated[bool, typer.Option("--legend", help="Explain the columns of the tables below them.")]
 """`--legend` of every command that prints a table."""
 
@@ -42,16 +44,43 @@ def page_console(columns: int) -> "Console":
 def print_table(
     console: "Console", columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
 ) -> None:
-    """A table without lines; the first `texts` columns are words, the others numbers."""
+    """A table without lines; the first `texts` columns are words, the others numbers.
+
+    On a narrow terminal it comes in parts, one below the other, so that no number is broken.
+    """
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(escape(column), justify="left" if i < texts else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
+    all_rows = list(rows)
+    need = [
+        max(len(column), *(len(row[i]) for row in all_rows), 0) if all_rows else len(column)
+        for i, column in enumerate(columns)
+    ]
+    for k, part in enumerate(parts_that_fit(need, console.width, texts)):
+        table = Table(box=None, pad_edge=False)
+        for i in part:
+            table.add_column(escape(columns[i]), justify="left" if i < texts else "right", overflow="fold")
+        for row in all_rows:
+            table.add_row(*(escape(row[i]) for i in part))
+        if k:
+            console.print()
+        console.print(table)
+
+
+def parts_that_fit(need: Sequence[int], width: int, texts: int) -> list[list[int]]:
+    """Columns by part: the words again in each, and as many numbers as there is room for."""
+    words = list(range(texts))
+    taken = sum(need[:texts]) + _GAP * texts
+    if 2 * taken > width:
+        return [list(range(len(need)))]  # words fold
+    parts, room = [list(words)], width - taken
+    for i in range(texts, len(need)):
+        if need[i] > room and len(parts[-1]) > texts:
+            parts.append(list(words))
+            room = width - taken
+        parts[-1].append(i)
+        room -= need[i] + _GAP
+    return parts
 
 
 def print_legend(console: "Console", columns: Sequence[str]) -> None:
