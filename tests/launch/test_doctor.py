@@ -118,6 +118,13 @@ def test_what_a_launcher_needs_is_bad_only_where_it_is_asked_for(monkeypatch: py
     monkeypatch.setitem(sys.modules, "ray", None)
 
 
+def test_a_tool_that_is_missing_is_no_question_of_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = _about("namespaces", Wanted())
+    assert found.text.startswith("no emulated network can be made here: it needs the command")
+    assert found.todo == "apt install iproute2 util-linux"
+
+
 def test_a_cache_that_cannot_be_written_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CACHE", "/proc/nowhere")
     found = _about("compiled code", Wanted())

@@ -172,16 +172,20 @@ def _shared_memory(wanted: Wanted) -> Finding:
 
 
 def _namespaces(wanted: Wanted) -> Finding:
+    from paceline.emulation.enclosure import TOOLS
+
     command = [sys.executable, "-m", "paceline.emulation.enclosure", "true"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return Finding("namespaces", "worth a look", f"no answer within {LIMIT_S:.0f} s")
     if done.returncode:
-        said = done.stderr.strip().splitlines()
+        said = done.stderr.strip().splitlines() or ["cannot be made; only --network emulated needs them"]
+        tools = all(shutil.which(tool) for tool in TOOLS)
         return Finding(
-            "namespaces", "worth a look", said[-1] if said else "cannot be made; only --network emulated needs them",
-            "run as root, or sysctl -w kernel.unprivileged_userns_clone=1",
+            "namespaces", "worth a look", said[-1].removeprefix("paceline: --network emulated: "),
+            "run as root, or sysctl -w kernel.unprivileged_userns_clone=1" if tools
+            else "apt install iproute2 util-linux",
         )  # fmt: skip
     return Finding("namespaces", "ok", "an emulated network can be made")
 
