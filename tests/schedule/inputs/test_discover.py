@@ -54,6 +54,12 @@ def test_slurm_without_a_topology_is_one_rack_and_says_so() -> None:
     assert "under one switch" in found.notes[1]
 
 
+def test_names_with_quotes_are_read_back_as_they_were(tmp_path: Path) -> None:
+    found = discover.from_nodes('name,gpus,rack\n"n""0",8,"row \\ a"\nn1,8,"b""c"\n', "nodes.csv")
+    servers = read_back(tmp_path, found).cluster().servers
+    assert [(server.name, server.rack) for server in servers] == [('n"0', "row \\ a"), ("n1", 'b"c')]
+
+
 @pytest.mark.parametrize(
     ("nodes", "topology", "place"),
     [

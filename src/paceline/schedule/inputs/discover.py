@@ -220,5 +220,12 @@ def to_toml(found: Found, link_bps: float | None = None) -> str:
             lines.append("# Links differ: the slowest counts.")
         lines += ["[network]", f'inter_server = "{format_rate(rate_bps)}"']
     for node in found.nodes:
-        lines += ["", "[[servers]]", f'name = "{node.name}"', f"gpus = {node.gpus}", f'rack = "{node.rack}"']
+        name, rack = _quoted(node.name), _quoted(node.rack)
+        lines += ["", "[[servers]]", f"name = {name}", f"gpus = {node.gpus}", f"rack = {rack}"]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(name: str) -> str:
+    """A name as TOML has it."""
+    escaped = shown(name).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
