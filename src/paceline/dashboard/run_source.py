@@ -30,7 +30,7 @@ from paceline.launch.salvage import shown_as_damage
 from paceline.launch.store import Row, Store
 from paceline.live.switch_client import parse_switches
 from paceline.report.run.logs import why_it_failed
-from paceline.report.run.read import RunData, lags_of, run_of
+from paceline.report.run.read import RunData, lags_of, run_of, workers_of
 from paceline.schedule.inputs.cluster import Cluster
 from paceline.schedule.inputs.sources import ClusterSource
 
@@ -379,14 +379,6 @@ def _shares(data: RunData) -> dict[tuple[str, int], list[Row]]:
     for rows in found.values():
         rows.sort(key=lambda row: min(row["gpus"], default=0))
     return found
-
-
-def workers_of(shares: list[Row], workers: int) -> tuple[list[str], list[int]]:
-    """Names and GPUs of a job's workers: a server each, where its ranks sum in its memory first; else a rank each."""
-    if workers <= len(shares):
-        return [row["server"] for row in shares], [row["slots"] for row in shares]
-    names = [row["server"] for row in shares for _ in range(row["slots"])]
-    return [f"rank {rank} on {server}" for rank, server in enumerate(names)], [1] * len(names)
 
 
 def predicted_and_measured(data: RunData, row: Row, now: float) -> tuple[float | None, float | None]:

@@ -82,9 +82,7 @@ def _with_rest(
         behind_s = lags[latest] - median(lag for worker, lag in lags.items() if worker != latest)
         cost_s = min(rest_s, max(0.0, behind_s) * float(row["iterations"]) * share)
         straggler = running[-1]
-        servers = [each.servers for each in run.tries if each.job == name][-1]
-        who = servers[latest] if len(servers) == len(lags) else f"worker {latest}"
-        note = f"{who} came {behind_s * 1e3:.3g} ms after the others, by the switch"
+        note = f"{run.worker_name(name, latest)} came {behind_s * 1e3:.3g} ms after the others, by the switch"
         running = [*running[:-1], replace(straggler, seconds=straggler.seconds + cost_s, note=note)]
         rest_s -= cost_s
     return [*running, Part("not explained", rest_s, "measured, less what the model expects")]

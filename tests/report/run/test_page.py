@@ -48,6 +48,11 @@ def test_spans_of_paths_and_stragglers(runs: tuple[Path, Path]) -> None:
     alpha = [(span.what, span.start_s, span.end_s) for span in run.paths if span.job == "alpha"]
     assert alpha == [("switch", 0.5, 6.0), ("custodian", 6.0, 9.0), ("switch", 9.0, 10.0)]
     assert run.lags_s == {"alpha": {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.02}}
+    assert [run.worker_name("alpha", worker) for worker in (0, 3, 4)] == [
+        "rank 0 on s0",
+        "rank 3 on s1",
+        "worker 4",
+    ]
     (slow,) = run.stragglers
     assert (slow.job, slow.what, slow.start_s, slow.end_s) == ("alpha", "rank 3", 3.0, 7.0)
     assert slow.reason == "rank 1 is done and helps rank 3"
@@ -89,7 +94,7 @@ def test_the_page_stands_alone_and_says_why(runs: tuple[Path, Path], tmp_path: P
     assert "<script src=" not in text
     for wanted in (
         "needs two servers", "gamma arrived", "no answer for 3 round trips", "rank 1 is done and helps rank 3",
-        "switch &gt; custodian &gt; switch", "preemptions", "waits for s0", "alpha 42", "<td>worker 3</td>",
+        "switch &gt; custodian &gt; switch", "preemptions", "waits for s0", "alpha 42", "<td>rank 3 on s1</td>",
         "aggregators held, of 64",
     ):  # fmt: skip
         assert wanted in text, wanted

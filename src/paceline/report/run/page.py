@@ -219,7 +219,9 @@ def add_stragglers(page: Page, run: RunData) -> None:
         last = max(lags, key=lambda worker: lags[worker])
         others = [lag for worker, lag in lags.items() if worker != last]
         median = statistics.median(others) if others else None
-        rows.append((job, f"worker {last}", lags[last] * 1e3, None if median is None else median * 1e3))
+        rows.append(
+            (job, run.worker_name(job, last), lags[last] * 1e3, None if median is None else median * 1e3)
+        )
     if rows:
         page.text(
             "As the switch saw it: how long after the first contribution to a chunk a worker's came, at worst in an "

@@ -276,6 +276,14 @@ class RunData:
                 found.setdefault(job, {})[worker] = total_s / count
         return found
 
+    def worker_name(self, job: str, worker: int) -> str:
+        """A worker of a job's last attempt as the switch counts them: its server, or its rank and server."""
+        shares = [row for row in self.placements if row["job"] == job]
+        last = [row for row in shares if row["attempt"] == max(each["attempt"] for each in shares)]
+        last.sort(key=lambda row: min(row["gpus"], default=0))
+        names, _ = workers_of(last, len(self.lags_s.get(job, {})))
+        return names[worker] if worker < len(names) else f"worker {worker}"
+
     def figure_of(self, job: Row, key: str) -> Any:
         """A figure of the job's last progress, e.g. its loss."""
         return (job["progress"] or {}).get(key)
@@ -290,6 +298,14 @@ def lags_of(figures: Mapping[str, float]) -> dict[int, tuple[float, float]]:
         if name == f"{metric}_count" and worker.isdigit() and count:
             found[int(worker)] = (count, figures.get(f"{metric}_sum,worker={worker}", 0.0))
     return found
+
+
+def workers_of(shares: list[Row], workers: int) -> tuple[list[str], list[int]]:
+    """Names and GPUs of a job's workers: a server each, where its ranks sum in its memory first; else a rank each."""
+    if workers <= len(shares):
+        return [row["server"] for row in shares], [row["slots"] for row in shares]
+    names = [row["server"] for row in shares for _ in range(row["slots"])]
+    return [f"rank {rank} on {server}" for rank, server in enumerate(names)], [1] * len(names)
 
 
 def prediction_error(row: Row) -> float | None:
