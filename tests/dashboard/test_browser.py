@@ -344,10 +344,18 @@ def test_nothing_is_wider_than_the_screen(page: Browser, run: WrittenRun, width:
         alpha, beta, *_ = page.js(f"return [...{cells}].map((cell) => cell.getBoundingClientRect().left)")
         assert alpha == beta, "figures of one kind stand below each other"
         page.click('#jobs tr[data-key="alpha"]')
-        page.wait(lambda: page.count("#detail pre") == 1, "the job")
+        page.wait(lambda: page.count("#detail svg[data-part=rate] text") == 4, "the job")
         assert page.js(
             "return document.getElementById('detail').getBoundingClientRect().width <= window.innerWidth"
         )
+        height, left = page.js(
+            "const box = (node) => node.getBoundingClientRect();"
+            "const chart = document.querySelector('#detail svg[data-part=rate]');"
+            "const labels = [...chart.querySelectorAll('text')];"
+            "return [box(labels[0]).height, Math.min(...labels.map((label) => box(label).left - box(chart).left))]"
+        )
+        assert height > 10, "labels of the size that they have elsewhere"
+        assert left >= 0, "and none is cut off"
 
 
 def test_dark_is_dark(page: Browser, run: WrittenRun) -> None:

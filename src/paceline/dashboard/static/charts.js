@@ -164,7 +164,7 @@ export function drawMemory(history, slots, positions) {
 }
 
 export function drawCurve(canvas, curve, name, byLine) {
-  const width = 620, height = 120, left = 52;
+  const width = Math.max(240, widthOf(canvas.parentNode)), height = 120, left = 58;
   attribute(canvas, "viewBox", `0 0 ${width} ${height}`);
   const values = curve.values, least = Math.min(...values), most = Math.max(...values);
   const from = curve.times_s[0], to = curve.times_s.at(-1);

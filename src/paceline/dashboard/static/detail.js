@@ -54,9 +54,10 @@ function draw(detail) {
   const part = (id) => panel.querySelector(`[data-part="${id}"]`);
   text(part("state"), detail.state);
   part("state").className = `state ${detail.state}`;
-  text(part("asked"), detail.state === "failed" ? "Why it failed" : "Why it is there");
+  const over = ["done", "failed", "stopped", "cancelled"].includes(detail.state);
+  text(part("asked"), detail.state === "failed" ? "Why it failed" : over ? "How it ended" : "Why it is there");
   text(part("why"), detail.why || "nothing to say yet");
-  text(part("plan"), detail.plan);
+  text(part("plan"), over ? "" : detail.plan);
   text(part("command"), detail.command);
   text(part("path"), detail.log_path);
   const lines = detail.log || "(nothing was written yet)";

@@ -62,7 +62,7 @@ function makeRow(openJob) {
 }
 
 export function drawStragglers(stragglers, lost, over) {
-  const rows = Object.entries(stragglers).map(([key, value]) => ({ key, ...value })).sort((a, b) => (b.slow - a.slow) || Math.min(a.score_median ?? 1, a.score_best ?? 1) - Math.min(b.score_median ?? 1, b.score_best ?? 1) || b.lag_s - a.lag_s);
+  const rows = Object.entries(stragglers).map(([key, value]) => ({ key, ...value })).sort((a, b) => (b.slow - a.slow) || (b.lost_gpu_s ?? 0) - (a.lost_gpu_s ?? 0) || Math.min(a.score_median ?? 1, a.score_best ?? 1) - Math.min(b.score_median ?? 1, b.score_best ?? 1) || b.lag_s - a.lag_s);
   keyed($("stragglers").tBodies[0], rows.slice(0, 24), (row) => row.key, () => el("tr", {}, el("td"), el("td"), el("td", { class: "n" }), el("td", {}, score()), el("td", {}, score()), el("td", { class: "n" })), (row, item) => {
     mark(row, "slow", item.slow);
     const told = item.worker < 0;
