@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from paceline.commands.run_view import COLUMNS, columns_in_view, job_table, ranked_by
+from paceline.commands.run_view import COLUMNS, columns_in_view, headline, job_table, ranked_by
 from paceline.commands.status import written
 from paceline.commands.top_screen import RunScreen
 from paceline.launch.store import read_run
@@ -120,6 +120,17 @@ def test_a_table_on_a_terminal_of_eighty_columns_cuts_nothing_off(ended: Scene) 
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
     assert "no room for" not in out, "what is empty is not missed"
     assert narrow.caption is None or "expected end" not in narrow.caption
+
+
+def test_a_run_that_waits_for_its_switch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.store.set_meta(state="new")
+    assert "not begun after 10 s" in headline(run.store, run.began + 10.0)[0]
+    monkeypatch.setattr("paceline.launch.control.planner_alive", lambda folder: True)
+    assert (
+        "getting ready (its switch starts, code is compiled) after 10 s"
+        in headline(run.store, run.began + 10.0)[0]
+    )
 
 
 def test_logs_as_json_and_why_there_is_none(

@@ -223,6 +223,8 @@ def headline(store: "Store", now: float) -> list[str]:
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
     alive = planner_alive(store.folder)
     state = meta["state"] if alive or meta["state"] != "running" else "left by its planner"
+    if state == "new":
+        state = "getting ready (its switch starts, code is compiled)" if alive else "not begun"
     end = meta["ended"] if meta["ended"] and not alive else now
     aim = OBJECTIVES.get(meta["objective"], "nothing known")
     lines = [

@@ -101,7 +101,7 @@ export function drawSummary(run) {
   const held = servers.reduce((sum, server) => sum + Object.keys(server.held).length, 0);
   const switches = Object.values(run.switches);
   figures([
-    ["state", run.paused && run.state === "running" ? "paused" : run.state, `${run.policy}, ${run.launcher}`],
+    ["state", run.paused && run.state === "running" ? "paused" : run.state === "new" ? "getting ready" : run.state, `${run.policy}, ${run.launcher}`],
     ["running", of("running", "starting"), `running, of ${jobs.length} jobs`],
     ["waiting", of("waiting", "pending"), `waiting; ${of("done")} done, ${of("failed", "stopped", "cancelled")} failed or stopped`],
     ["slots", slots ? `${Math.round((100 * held) / slots)}%` : "", `${held} of ${slots} slots in use`],
