@@ -113,7 +113,8 @@ def main() -> None:
             type_in(command)
         with opened() as page:
             watch(page, address(transcript), transcript, picture)
-    text = "```\n" + "\n".join(transcript.lines) + "\n```"
+    seen = max(i for i, line in enumerate(transcript.lines) if "browser: " in line)
+    text = "```\n" + "\n".join(transcript.lines[: seen + 1]) + "\n```"
     renew([sys.argv[1]], {"first look": text})
 
 

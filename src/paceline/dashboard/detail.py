@@ -127,7 +127,11 @@ def _planned(data: RunData, name: str) -> str:
         for decision in plan["decisions"]:
             if decision["job"] == name:
                 where = " ".join(f"{server}:{slots}" for server, slots in decision["servers"].items())
-                when = "now" if decision["now"] else f"in {decision['start_s']:.1f} s"
+                when = (
+                    "now"
+                    if decision["now"] or decision["start_s"] <= 0.0
+                    else f"in {decision['start_s']:.1f} s"
+                )
                 until = f"until {decision['end_s']:.1f} s after that plan"
                 return f"{plan['policy']}: {when} on {where}, {until}; {decision['reason']}"
     return ""

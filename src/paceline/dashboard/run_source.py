@@ -186,10 +186,10 @@ class RunSource:
                 self.scores.forget(row["name"])
 
     def _pace(self, row: Row, when: float) -> float | None:
-        """Iterations a second of a job at a time: what it had told last by then."""
+        """Iterations a second of a job at a time: what it had told last by then, or first after it."""
         if not (paces := self._paces.get(row["name"])):
             return None if row["rate"] is None else float(row["rate"])
-        return next((rate for time_s, rate in reversed(paces) if time_s <= when), None)
+        return next((rate for time_s, rate in reversed(paces) if time_s <= when), paces[0][1])
 
     # The view --------------------------------------------------------------------------------------------
 

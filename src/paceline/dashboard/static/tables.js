@@ -73,7 +73,7 @@ export function drawStragglers(stragglers, lost, over) {
       cell.firstChild.hidden = told || value === undefined;
       if (value === undefined) continue;
       variable(cell.firstChild.firstChild, "--part", percent(value));
-      variable(cell.firstChild.firstChild, "--sc", value < 0.75 ? "var(--bad)" : value < 0.9 ? "var(--warn)" : "var(--good)");
+      variable(cell.firstChild.firstChild, "--sc", value < 0.75 && item.slow ? "var(--bad)" : value < 0.9 ? "var(--warn)" : "var(--good)");
       text(cell.firstChild.lastChild, value.toFixed(2));
     }
     text(row.cells[5], told ? "" : `${seconds(item.lost_gpu_s)}`);
