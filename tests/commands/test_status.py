@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from paceline.commands.run_view import COLUMNS, columns_in_view, headline, job_table, ranked_by
+from paceline.commands.run_view import (
+    COLUMNS,
+    SCREEN_COLUMNS,
+    columns_in_view,
+    headline,
+    job_table,
+    ranked_by,
+)
 from paceline.commands.status import written
 from paceline.commands.top_screen import RunScreen
 from paceline.launch.store import read_run
@@ -287,6 +294,32 @@ def test_a_look_leaves_the_screen_scrolled_as_it_is(tmp_path: Path) -> None:
             assert "57/100" in str(screen.jobs.get_row_at(50)[3])
             assert screen.selected == "job00"
             assert screen.jobs.scroll_y == 40
+
+    asyncio.run(look())
+
+
+def test_top_on_a_narrow_screen_leaves_columns_out_and_brings_them_back(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    for name in ("resnet-a", "resnet-b"):
+        run.job(name, [0, 2], expected_end=time.time() + 1e6)
+        run.progress(name, 57)
+
+    async def look() -> None:
+        screen = RunScreen(run.folder, 0.1)
+
+        def columns() -> list[str]:
+            return [str(column.label) for column in screen.jobs.ordered_columns]
+
+        async with screen.run_test(size=(80, 30)) as pilot:
+            await pilot.press("down")
+            await _until(pilot, lambda: "priority" in columns())
+            assert "error" not in columns()
+            await pilot.resize_terminal(140, 30)
+            await _until(pilot, lambda: columns() == list(SCREEN_COLUMNS))
+            await _until(pilot, lambda: screen.selected == "resnet-b")
+            await pilot.resize_terminal(80, 30)
+            await _until(pilot, lambda: "error" not in columns())
+            await _until(pilot, lambda: screen.selected == "resnet-b")
 
     asyncio.run(look())
 

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
     from paceline.launch.store import Row, Store
@@ -75,18 +77,17 @@ def job_table(store: "Store", rows: "list[Row]", now: float, width: int) -> "Tab
     return table
 
 
-def columns_in_view(cells: "list[list[str]]", width: int) -> list[int]:
-    """Which of `COLUMNS` a table of this width has: what is left out is left out whole, and nothing is cut off."""
-    need = [
-        max(len(column), *(len(row[i]) for row in cells), 0) if cells else len(column)
-        for i, column in enumerate(COLUMNS)
-    ]
-    empty = [column for column in _SPARED if not any(row[COLUMNS.index(column)] for row in cells)]
-    shown = list(range(len(COLUMNS)))
+def columns_in_view(
+    cells: "Sequence[Sequence[str]]", width: int, columns: "Sequence[str]" = COLUMNS
+) -> list[int]:
+    """Which columns a table of this width has: what is left out is left out whole, and nothing is cut off."""
+    need = [max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)]
+    empty = [column for column in _SPARED if not any(row[columns.index(column)] for row in cells)]
+    shown = list(range(len(columns)))
     for column in [*empty, *(each for each in _SPARED if each not in empty)]:
         if sum(need[i] for i in shown) + _GAP * (len(shown) - 1) <= width:
             break
-        shown.remove(COLUMNS.index(column))
+        shown.remove(columns.index(column))
     return shown
 
 

@@ -15,7 +15,7 @@ from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
-from paceline.commands.run_view import SCREEN_COLUMNS, STYLES, cells_of, headline, servers_of
+from paceline.commands.run_view import SCREEN_COLUMNS, STYLES, cells_of, columns_in_view, headline, servers_of
 from paceline.commands.status import event_line
 from paceline.errors import UserError
 from paceline.launch import control
@@ -26,6 +26,8 @@ from paceline.report.run.logs import attempt_folder, logs_of, tail, why_it_faile
 
 LOG_LINES = 6
 EVENT_LINES = 6
+EDGES = 4
+"""Of the table: its margin, and the bar where it can be scrolled."""
 
 
 class Confirm(ModalScreen[bool]):
@@ -91,7 +93,9 @@ class RunScreen(App[None]):
         self.asked: list[int] = []
         """Numbers of commands whose outcome has not been shown."""
         self._shown: list[tuple[list[str], str]] = []
-        """Cells and style of each row of the table."""
+        """Cells and style of each row of the table,"""
+        self._columns: list[int] = []
+        """and which of `SCREEN_COLUMNS` there is room for."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -102,7 +106,6 @@ class RunScreen(App[None]):
 
     def on_mount(self) -> None:
         self.title = f"paceline {self.folder}"
-        self.jobs.add_columns(*SCREEN_COLUMNS)
         self.look()
         self.set_interval(self.every_s, self.look)
 
@@ -148,9 +151,14 @@ class RunScreen(App[None]):
         from rich.text import Text
 
         table = self.jobs
-        if len(rows) < len(self._shown):
-            table.clear()
-            self._shown = []
+        columns = columns_in_view([cells for cells, _ in rows], self.size.width - EDGES, SCREEN_COLUMNS)
+        cursor = None
+        if columns != self._columns or len(rows) < len(self._shown):
+            cursor = table.cursor_row
+            table.clear(columns=True)
+            table.add_columns(*(SCREEN_COLUMNS[i] for i in columns))
+            self._columns, self._shown = columns, []
+        rows = [([cells[i] for i in columns], style) for cells, style in rows]
         for i, (cells, style) in enumerate(rows):
             if i >= len(self._shown):
                 table.add_row(*(Text(cell, style) for cell in cells))
@@ -160,6 +168,8 @@ class RunScreen(App[None]):
                 if cell != before[column] or style != style_before:
                     table.update_cell_at(Coordinate(i, column), Text(cell, style), update_width=True)
         self._shown = rows
+        if cursor is not None:
+            table.move_cursor(row=cursor, animate=False)
 
     def _details(self, rows: list[Row]) -> list[str]:
         found = [row for row in rows if row["name"] == self.selected]
