@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, fie
 from pydantic_core import ErrorDetails
 
 from paceline.errors import UserError
+from paceline.whole_files import read_bytes
 
 KeyPath = tuple[str | int, ...]
 INTEGER_MAX = 2**63 - 1
@@ -79,12 +80,8 @@ def parse(text: str, place: str) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """The file's text, or a `UserError` that says why there is none."""
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError("no such file", place=str(path)) from None
-    except IsADirectoryError:
-        raise UserError("is a directory, not a file", place=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
+        return read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
         raise UserError(f"cannot be read: {error}", place=str(path)) from None
 
 
@@ -178,7 +175,8 @@ def _user_error(
     return UserError(f"{shown}: {message}" if shown else message, place=place)
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """A value as an error shows it."""
     text = repr(value)
     return text if len(text) <= GIVEN_MAX else f"{text[:GIVEN_MAX]}..."
 
@@ -203,7 +201,7 @@ def in_our_words(error: ErrorDetails) -> str:
     """What is wrong with a value, and the value; not in the words of the library that found it."""
     message, given = _message(error), error.get("input")
     if isinstance(given, str | int | float | bool) and repr(given) not in message:
-        message = f"{message} (given {_short(given)})"
+        message = f"{message} (given {shortened(given)})"
     return message
 
 

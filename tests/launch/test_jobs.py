@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from paceline.errors import UserError
 from paceline.launch import jobs
 from paceline.launch.jobs import ProgressTail, load_run_jobs, parse_progress
 from paceline.launch.launchers.protocol import job_environment
@@ -135,3 +136,23 @@ def test_what_was_counted_fills_what_the_job_does_not_tell(tmp_path: Path) -> No
     found = tail.read()
     assert found is not None
     assert (found.iteration, found.rate, found.path) == (4, 2.5, "switch")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ('workdir = "a\\u0000b"', "is no folder"),
+        ('workdir = "~nobody-at-all/x"', "is no folder"),
+        (f'workdir = "{"x" * 5000}"', "is no folder"),
+        ('env = { A = "x\\u0000" }', "with a null character"),
+        ('command = ["a\\u0000"]', "with a null character"),
+        (f'name = "{"ü" * 150}"', "has at most 200 bytes"),
+    ],
+)
+def test_what_could_not_be_started_is_refused_in_a_line(entry: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    rest = "" if entry.startswith("command") else 'command = "true"\n'
+    path.write_text(f'[[jobs]]\ngpus = 1\niterations = 1\nbackward = "1 ms"\n{rest}{entry}\n')
+    with pytest.raises(UserError, match=told) as refused:
+        load_run_jobs(path)
+    assert len(str(refused.value)) < len(str(path)) + 250

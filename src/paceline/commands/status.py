@@ -9,6 +9,7 @@ import typer
 
 from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
 from paceline.commands.run_view import COLUMNS, failures, headline, job_table, summary
+from paceline.whole_files import BYTES_MAX, bytes_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 EVENTS_SHOWN = 5
 LOOK_S = 0.2
+LOOK_BACK_BYTES = 1 << 26
+"""Of a log whose last lines are wanted."""
 RunOption = Annotated[
     str, typer.Option("--run", metavar="RUN", help="The run's folder. Default: the newest below this one.")
 ]
@@ -161,7 +164,7 @@ def _logs_json(folder: Path, row: "Row", attempt: int, rank: int | None, lines: 
     logs = []
     for each, path in found.items():
         if rank is None or each == rank:
-            text, _ = _read_lines(path, 0, last=True)
+            text, _ = _read_lines(path, _begin(path, lines), last=True)
             logs.append({"rank": each, "path": str(path), "lines": text[-lines:] if lines else text})
     return {"job": row["name"], "state": row["state"], "attempt": attempt, "logs": logs}
 
@@ -191,7 +194,8 @@ def written(
         chosen = {each: path for each, path in found.items() if rank is None or each == rank}
         for each, path in chosen.items():
             first = path not in places
-            fresh, places[path] = _read_lines(path, places.get(path, 0), last=over or not follow)
+            place = _begin(path, lines) if first else places[path]
+            fresh, places[path] = _read_lines(path, place, last=over or not follow)
             for text in fresh[-lines:] if first and lines else fresh:
                 yield f"[{each}] {text}" if len(chosen) > 1 else text
         if over or not follow:
@@ -199,14 +203,17 @@ def written(
         time.sleep(look_s)
 
 
+def _begin(path: Path, lines: int) -> int:
+    """Where to begin in a log whose last lines are wanted; it may be larger than memory."""
+    try:
+        return max(0, path.stat().st_size - LOOK_BACK_BYTES) if lines else 0
+    except OSError:
+        return 0
+
+
 def _read_lines(path: Path, place: int, last: bool) -> tuple[list[str], int]:
     """Whole lines from a place on, and the place after them; at the last look also one without an end."""
-    try:
-        with path.open("rb") as file:
-            file.seek(place)
-            data = file.read()
-    except OSError:
-        return [], place
+    data = bytes_from(path, place, BYTES_MAX)
     if not last:
         data = data[: data.rfind(b"\n") + 1]
     return data.decode(errors="replace").splitlines(), place + len(data)

@@ -24,6 +24,8 @@ from paceline.errors import UserError
 from paceline.models.catalogue import DEFAULT_FLOP_PER_S
 from paceline.names import shown
 from paceline.schedule.inputs.jobs import Exchange, Job, JobFile, load_jobs
+from paceline.toml import shortened
+from paceline.whole_files import bytes_from, last_bytes
 
 PREFIX = "PACELINE_STATUS "
 BACKEND_PREFIX = "PACELINE_BACKEND "
@@ -32,6 +34,8 @@ PATH_LENGTH_MAX = 24
 BACKEND_LENGTH_MAX = 400
 ITERATION_MAX, RATE_MIN, RATE_MAX = 1e15, 1e-9, 1e9
 """An iteration or a rate beyond these is none, since nothing can be reckoned with it; a smaller rate is 0."""
+NAME_BYTES_MAX = 200
+"""Of a job: an attempt's folder, and its parts in other systems, are called after it."""
 CHUNK_BYTES = 1 << 20
 """Of a log, read at a time."""
 LINE_BYTES_MAX = 1 << 16
@@ -89,15 +93,20 @@ def load_run_jobs(
         if not entry.command or not all(part.strip() for part in argv[:1]):
             name = entry.name or f"job{index}"
             raise UserError(f'job {name!r} has no command: give command = "..."', place=place)
-        workdir = Path(entry.workdir).expanduser().resolve()
-        if not workdir.is_dir():
-            raise UserError(f"workdir {entry.workdir!r} is no folder", place=place)
+        workdir = _folder(entry.workdir)
+        if workdir is None:
+            raise UserError(f"workdir {shortened(entry.workdir)} is no folder", place=place)
+        if any("\0" in text for text in (*argv, *entry.env.values())):
+            raise UserError("a command or a variable with a null character cannot be started", place=place)
         for name in entry.env:
             if not name or "=" in name or "\0" in name:
                 raise UserError(f"env: {name!r} cannot be the name of a variable", place=place)
         for job in entry.jobs(index):
             if "/" in job.name or job.name.startswith("."):
                 raise UserError(f"job {job.name!r}: a name becomes a folder, so no slash in it", place=place)
+            if len(job.name.encode()) > NAME_BYTES_MAX:
+                what = f"a name becomes a folder, so it has at most {NAME_BYTES_MAX} bytes"
+                raise UserError(f"job {shortened(job.name)}: {what}", place=place)
         how = entry.exchange if "exchange" in entry.model_fields_set else exchange
         found += [
             RunJob(
@@ -110,6 +119,14 @@ def load_run_jobs(
             for job in entry.jobs(index)
         ]
     return tuple(found)
+
+
+def _folder(text: str) -> Path | None:
+    try:
+        path = Path(text).expanduser().resolve()
+        return path if path.is_dir() else None
+    except (OSError, ValueError, RuntimeError):  # too long, a null character, a home of nobody
+        return None
 
 
 @dataclass(frozen=True)
@@ -234,12 +251,7 @@ class ProgressTail:
             self._paces_s[rank] = pace_s
 
     def _log_lines(self) -> list[str]:
-        try:
-            with self.log.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(CHUNK_BYTES)
-        except OSError:
-            return []
+        data = bytes_from(self.log, self._offset, CHUNK_BYTES)
         self._offset += len(data)
         *whole, rest = (self._rest + data).split(b"\n")
         # A line without an end must not grow in memory for ever; it is no progress line of ours.
@@ -247,10 +259,7 @@ class ProgressTail:
         return [line.decode(errors="replace") for line in whole]
 
     def _from_file(self, path: Path) -> Progress | None:
-        try:
-            data = path.read_bytes()[-LINE_BYTES_MAX:]
-        except OSError:
-            return None
+        data, _ = last_bytes(path, LINE_BYTES_MAX)
         if data == self._seen.get(path, b""):
             return None
         self._seen[path] = data

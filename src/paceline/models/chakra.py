@@ -14,6 +14,7 @@ from paceline.errors import UserError
 from paceline.models import protobuf
 from paceline.models.catalogue import BACKWARD_OVER_FORWARD
 from paceline.models.profile import Measured
+from paceline.whole_files import read_bytes
 
 COMPUTE, COLLECTIVE = 4, 7
 """Types of nodes (`NodeType`)."""
@@ -93,12 +94,7 @@ def read_chakra(path: Path) -> Measured:
 
 
 def _nodes(path: Path) -> list[TraceNode]:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError("no such file", place=str(path)) from None
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", place=str(path)) from None
+    data = read_bytes(path)
     if data.lstrip()[:1] in (b"{", b"["):
         raise UserError(
             "is JSON, a host's trace without times: link it with the profiler's and convert it (chakra_trace_link, "

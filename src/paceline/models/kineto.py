@@ -10,6 +10,7 @@ neither the names of parameters nor the samples of a step; whatever could not be
 import bisect
 import collections
 import gzip
+import io
 import math
 import zlib
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from typing import Any
 from paceline import json_text
 from paceline.errors import UserError
 from paceline.models.profile import Measured
+from paceline.whole_files import BYTES_MAX, read_bytes
 
 _BYTES = {
     "float": 4, "double": 8, "c10::half": 2, "c10::bfloat16": 2, "half": 2, "bfloat16": 2, "float16": 2,
@@ -97,13 +99,18 @@ def read_kineto(path: Path) -> Measured:
 
 def _json(path: Path) -> Any:
     try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except FileNotFoundError:
-        raise UserError("no such file", place=str(path)) from None
+        raw = read_bytes(path)
+        text = _unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot be read: {error}", place=str(path)) from None
+    if len(text) > BYTES_MAX:
+        raise UserError(f"holds more than {BYTES_MAX >> 20} MiB", place=str(path))
     return json_text.parse(text, str(path), "is no PyTorch profiler trace, not JSON")
+
+
+def _unpacked(raw: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        return file.read(BYTES_MAX + 1)
 
 
 def _events(rows: Sequence[Any], place: str) -> list[_Event]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.errors import UserError
+from paceline.whole_files import read_bytes
 
 FORMAT = 1
 SUFFIX = ".passport"
@@ -104,10 +105,7 @@ class Passport:
 
 def read_passport(path: Path) -> Passport:
     """A rank's passport; a file that is none is a `UserError`."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror or error}", place=str(path)) from None
+    data = read_bytes(path)
     line, newline, rest = data[: HEADER_BYTES_MAX + 1].partition(b"\n")
     try:
         owner = Owner(**json.loads(line)) if newline else None

@@ -88,7 +88,7 @@ def read_run(path: Path) -> dict[str, Ranks]:
 
 def _files_of(folder: Path) -> list[Path]:
     """All passports below a folder; under `attempts` those of each job's last attempt that has any."""
-    found = sorted(folder.rglob(f"*{SUFFIX}"))
+    found = sorted(file for file in folder.rglob(f"*{SUFFIX}") if file.is_file())
     attempts = folder / "attempts"
     latest: dict[str, tuple[int, list[Path]]] = {}
     others = []

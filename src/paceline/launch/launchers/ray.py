@@ -43,6 +43,7 @@ from paceline.launch.launchers.protocol import (
     UnreachableError,
 )
 from paceline.ports import FIRST_PORT, PORTS
+from paceline.whole_files import bytes_from, last_bytes
 
 NAMESPACE = "paceline"
 PIN = 0.001
@@ -390,13 +391,10 @@ class NodeActor:
             supervisor.kill_marked(MARK, self.token)  # it was killed, and its ranks have nobody now
         logs = {}
         for rank in self.ranks:
-            with contextlib.suppress(OSError), (self.folder / f"rank-{rank}.log").open("rb") as file:
-                file.seek(offsets.get(rank, 0))
-                logs[rank] = file.read(PIECE_BYTES)
+            logs[rank] = bytes_from(self.folder / f"rank-{rank}.log", offsets.get(rank, 0), PIECE_BYTES)
         files = {}
         for name in ("status-0", "progress-0"):
-            with contextlib.suppress(OSError):
-                files[name] = (self.folder / name).read_bytes()[-PIECE_BYTES:]
+            files[name] = last_bytes(self.folder / name, PIECE_BYTES)[0]
         # The end is told only with the last piece of every log.
         whole = all(len(piece) < PIECE_BYTES for piece in logs.values())
         return {"ended": code is not None and whole, "verdict": verdict, "logs": logs, "files": files}

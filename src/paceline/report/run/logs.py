@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.whole_files import last_bytes
+
 TAIL_BYTES = 1 << 16
 END_BYTES = 1 << 15
 LINE_LENGTH_MAX = 240
@@ -76,26 +78,15 @@ def _failed_ranks(folder: Path) -> list[int]:
 
 def end_of(path: Path, most_bytes: int = END_BYTES) -> str:
     """The end of a log as it was written, from the start of a line."""
-    data, is_whole = _last_bytes(path, most_bytes)
+    data, is_whole = last_bytes(path, most_bytes)
     return (data if is_whole else data.partition(b"\n")[2]).decode(errors="replace")
 
 
 def tail(path: Path, lines: int) -> list[str]:
     """The last lines of a log that say something, without what steers terminals."""
-    data, _ = _last_bytes(path, TAIL_BYTES)
+    data, _ = last_bytes(path, TAIL_BYTES)
     texts = [_CONTROL.sub("", line).rstrip() for line in data.decode(errors="replace").splitlines()]
     said = [text for text in texts if text and not text.startswith(_OURS)]
     return [
         text if len(text) <= LINE_LENGTH_MAX else text[:LINE_LENGTH_MAX] + "..." for text in said[-lines:]
     ]
-
-
-def _last_bytes(path: Path, most: int) -> tuple[bytes, bool]:
-    """The end of a file, and whether that is all of it; nothing where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - most))
-            return file.read(), size <= most
-    except OSError:
-        return b"", True
