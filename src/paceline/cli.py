@@ -84,6 +84,9 @@ def main() -> None:
         _refuse(error)
     except MISUSE as error:
         _refuse(told(error))
+    except MemoryError as error:
+        what = str(error).partition(" for an array")[0]
+        _refuse(UserError(f"not enough memory for what is asked{what and ': '}{what}"))
     except (KeyboardInterrupt, typer.Abort):
         print("paceline: interrupted", file=sys.stderr)
         sys.exit(130)

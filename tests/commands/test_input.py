@@ -1,12 +1,16 @@
 """Input that cannot be misread: what is ambiguous is refused, with the right spellings."""
 
+import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from typer.models import OptionInfo
 
+from paceline.commands import BENCHMARKS, CLUSTERS, COMMANDS, REPRODUCTIONS
 from paceline.errors import UserError
 from paceline.schedule.inputs.discover import from_nodes
 from paceline.schedule.inputs.jobs import load_jobs
@@ -56,6 +60,42 @@ def test_a_size_for_a_rate_in_a_file_names_the_place(folder: Path) -> None:
     (folder / "c.toml").write_text(CLUSTER + '[network]\ninter_server = "100 GB"\n')
     with pytest.raises(UserError, match=r"c.toml:\d+: network.inter_server: '100 GB' is a size, not a rate"):
         ClusterSource.read(str(folder / "c.toml"))
+
+
+def _float_options() -> list[tuple[str, ...]]:
+    """Every option of every command that takes a number with a point."""
+    found = []
+    groups = (
+        ((), COMMANDS),
+        (("bench",), BENCHMARKS),
+        (("cluster",), CLUSTERS),
+        (("reproduce",), REPRODUCTIONS),
+    )
+    for group, commands in groups:
+        for name, command in commands.items():
+            for key, parameter in inspect.signature(command).parameters.items():
+                kind, *more = get_args(parameter.annotation) or (parameter.annotation,)
+                option = any(isinstance(each, OptionInfo) for each in more)
+                if option and float in (kind, *get_args(kind)):
+                    found.append((*group, name, f"--{key.replace('_', '-')}"))
+    return found
+
+
+@pytest.mark.parametrize("words", _float_options(), ids=" ".join)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+def test_what_is_no_finite_number_is_refused_by_every_command(
+    words: tuple[str, ...], value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = {"plan": ["--cluster", "c"]}.get(words[0], [])
+    assert paceline(monkeypatch, *words[:-1], *needed, f"{words[-1]}={value}") == 2
+    told = capsys.readouterr().err
+    assert words[-1] in told
+    assert "Traceback" not in told
+
+
+def test_the_number_options_are_known() -> None:
+    assert {words[-2:] for words in _float_options()} >= {("switch", "--lease"), ("run", "--grace")}
+    assert len(_float_options()) >= 13
 
 
 def test_an_mtu_that_is_none_is_refused(

@@ -56,6 +56,21 @@ def refusal(patch: Patch, captured: Captured, *arguments: str) -> str:
     return lines[0].removeprefix("paceline: ")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("switch.slots=1000000000000", "not enough memory for what is asked: Unable to allocate"),
+        ("job.0.copies=1000000000", "has to be at most 65535"),
+        ("job.0.layers=1000000000", "has to be at most 100000"),
+        ("network.hosts=1000000000", "has to be at most 1e+06"),
+    ],
+)
+def test_what_no_machine_could_hold_is_one_line(
+    given: str, told: str, monkeypatch: Patch, capsys: Captured, small: str
+) -> None:
+    assert told in refusal(monkeypatch, capsys, small, "--policy", "esa", "--set", given)
+
+
 def test_the_table_has_a_row_for_each_policy_and_the_jobs_times(
     monkeypatch: Patch, capsys: Captured, small: str
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
+from paceline.commands.output import JsonFile, Legend, finite, page_console, print_legend, write_json
 
 if TYPE_CHECKING:
     from paceline.bench.measurement import MeasuredRow, Measurement, Outcome
@@ -65,7 +65,10 @@ def allreduce(
     loss: Annotated[
         float,
         typer.Option(
-            min=0.0, max=0.5, help="Share of packets that our switch drops on purpose; Gloo's lose nothing."
+            callback=finite,
+            min=0.0,
+            max=0.5,
+            help="Share of packets that our switch drops on purpose; Gloo's lose nothing.",
         ),
     ] = 0.0,
     backend: Annotated[

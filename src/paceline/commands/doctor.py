@@ -49,9 +49,9 @@ def doctor(
 
     from paceline.errors import EXIT_FAILED
     from paceline.launch.doctor import Wanted, examine, to_json
-    from paceline.toml import read_text
+    from paceline.secret_files import read_token
 
-    token = read_text(token_file).strip() if token_file else os.environ.get("PACELINE_TOKEN", "")
+    token = read_token(token_file) if token_file else os.environ.get("PACELINE_TOKEN", "")
     wanted = Wanted(switch or os.environ.get("PACELINE_SWITCH", ""), token, launcher, address)
     page = page_console(100)
     findings = []

@@ -1,5 +1,6 @@
 """What commands print and write: tables on a terminal, documents as JSON."""
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,6 +91,15 @@ def print_legend(console: "Console", columns: Sequence[str]) -> None:
     console.print()
     for column, meaning in legend(columns):
         console.print(f"{column}: {meaning}", style="dim", markup=False)
+
+
+def finite(param: typer.CallbackParam, value: float | None) -> float | None:
+    """Of an option that takes a number: NaN is within any bounds, and infinity within one."""
+    if value is not None and not math.isfinite(value):
+        from paceline.errors import UserError
+
+        raise UserError(f"{value} is not a finite number", place=param.opts[0])
+    return value
 
 
 def write_json(where: str, document: object) -> None:

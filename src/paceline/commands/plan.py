@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paceline.commands.output import JsonFile, Legend, page_console, print_legend, print_table, write_json
+from paceline.commands.output import (
+    JsonFile,
+    Legend,
+    finite,
+    page_console,
+    print_legend,
+    print_table,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from paceline.experiments.planned import Compared
@@ -75,6 +83,7 @@ def plan(
     budget: Annotated[
         float,
         typer.Option(
+            callback=finite,
             min=0.0,
             metavar="SECONDS",
             help="How long bco-plus may search at most; it is said if that strikes.",
@@ -83,6 +92,7 @@ def plan(
     no_later: Annotated[
         float | None,
         typer.Option(
+            callback=finite,
             metavar="RATIO",
             min=1.0,
             help="bco-plus lets no job end more than so many times as late as first fit would. Default: no bound.",

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.commands.output import JsonFile, Legend, page_console, print_legend, print_table, write_json
+from paceline.commands.output import (
+    JsonFile,
+    Legend,
+    finite,
+    page_console,
+    print_legend,
+    print_table,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from paceline.experiments.sweep import Sweep
@@ -153,7 +161,9 @@ def live(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Begin no further cell after so long; --resume goes on from there."),
+        typer.Option(
+            callback=finite, min=0.0, help="Begin no further cell after so long; --resume goes on from there."
+        ),
     ] = None,
     jobs: Processes = None,
     resume: Resume = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.commands.output import JsonFile, Legend, page_console, print_legend, write_json
+from paceline.commands.output import JsonFile, Legend, finite, page_console, print_legend, write_json
 from paceline.commands.run_view import COLUMNS, failures, job_table, ranked_by, rows_in_view, summary
 
 if TYPE_CHECKING:
@@ -89,11 +89,15 @@ def run(
         bool, typer.Option("--clean", help="Remove what killed measurements left on this machine, and end.")
     ] = False,
     grace: Annotated[
-        float, typer.Option(min=0.0, max=1e8, metavar="SECONDS", help="Time between SIGTERM and SIGKILL.")
+        float,
+        typer.Option(
+            callback=finite, min=0.0, max=1e8, metavar="SECONDS", help="Time between SIGTERM and SIGKILL."
+        ),
     ] = 5.0,
     patience: Annotated[
         float,
         typer.Option(
+            callback=finite,
             min=0.0,
             max=1e8,
             metavar="SECONDS",
@@ -104,6 +108,7 @@ def run(
     no_later: Annotated[
         float,
         typer.Option(
+            callback=finite,
             metavar="RATIO",
             help="bco-plus lets no job end more than so many times as late as first fit would; 0: no bound.",
         ),

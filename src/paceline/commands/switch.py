@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paceline.commands.output import finite
+
 if TYPE_CHECKING:
     from paceline.live.switch.daemon import SwitchOptions
 
@@ -89,18 +91,32 @@ def switch(
     lease: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=0.5, max=1e8, help="A job that is silent for so long is evicted."
+            callback=finite,
+            metavar="SECONDS",
+            min=0.5,
+            max=1e8,
+            help="A job that is silent for so long is evicted.",
         ),
     ] = 10.0,
     drain_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.0, max=1e8, help="How long SIGTERM waits for jobs to leave."),
+        typer.Option(
+            callback=finite,
+            metavar="SECONDS",
+            min=0.0,
+            max=1e8,
+            help="How long SIGTERM waits for jobs to leave.",
+        ),
     ] = 30.0,
-    drop: Annotated[float, typer.Option(metavar="P", help="For tests: lose packets, in and out.")] = 0.0,
-    duplicate: Annotated[
-        float, typer.Option(metavar="P", help="For tests: double packets, in and out.")
+    drop: Annotated[
+        float, typer.Option(callback=finite, metavar="P", help="For tests: lose packets, in and out.")
     ] = 0.0,
-    reorder: Annotated[float, typer.Option(metavar="P", help="For tests: hold arriving packets back.")] = 0.0,
+    duplicate: Annotated[
+        float, typer.Option(callback=finite, metavar="P", help="For tests: double packets, in and out.")
+    ] = 0.0,
+    reorder: Annotated[
+        float, typer.Option(callback=finite, metavar="P", help="For tests: hold arriving packets back.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of --drop, --duplicate, --reorder and coin-flip.")] = 1,
     pcap: Annotated[
         Path | None,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.commands.output import Legend, page_console, print_legend
+from paceline.commands.output import Legend, finite, page_console, print_legend
 
 MISSING = "the full-screen view needs Textual: pip install 'paceline[top]'; `paceline status` needs nothing"
 
@@ -15,7 +15,7 @@ def top(
     ] = "",
     legend: Legend = False,
     every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two looks.")
+        float, typer.Option(callback=finite, min=0.1, metavar="SECONDS", help="Seconds between two looks.")
     ] = 0.5,
 ) -> None:
     """Watch a run on the whole screen, in any terminal, over ssh too.

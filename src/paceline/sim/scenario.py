@@ -41,7 +41,7 @@ class Network(Section):
     """Hosts and links."""
 
     topology: Literal["star", "leaf-spine"] = "star"
-    hosts: Count | None = None
+    hosts: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Hosts for workers; by default one for each worker of the scenario."""
     leaves: Annotated[int, Field(ge=1, le=64)] = 4
     uppers: Annotated[int, Field(ge=1, le=64)] = 1
@@ -226,7 +226,7 @@ class ScenarioJob(Section):
     workers: Annotated[int, Field(ge=1, le=4096)] = 8
     iterations: Count = 2
     arrival: TimeNs = 0
-    copies: Count = 1
+    copies: Annotated[int, Field(ge=1, le=65_535)] = 1
     stagger: TimeNs = 0
     """Each copy arrives so much later than the one before."""
     batch: Count | None = None
@@ -235,7 +235,7 @@ class ScenarioJob(Section):
     """Synthetic models: communication time over computation time at the link's rate."""
     size: Size | None = None
     """Synthetic models: bytes of gradient."""
-    layers: Count | None = None
+    layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Synthetic models: how many."""
     fuse: Size = 0
     """Fuse layers until each has at least so many bytes of gradient."""

@@ -29,6 +29,7 @@ job's priority in the switch follows the schedule while it runs. The file's own 
 read it expect the same end. Without a file, PACELINE_REMAINING_S counts from when the group was made.
 """
 
+import math
 import os
 import sys
 import time
@@ -52,6 +53,7 @@ _Gloo: Any = ProcessGroupGloo
 LOOK_S = 1.0
 """At most so often is the file with the remaining time looked at."""
 LEAST_S = 1.0
+REMAINING_LETTERS = 64
 """A job that is late is not infinitely urgent."""
 
 
@@ -134,7 +136,7 @@ def _number(env: Mapping[str, str], name: str) -> float | None:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise UserError(f'"{text}" is not a number above 0', place=name)
     return value
 
@@ -180,7 +182,9 @@ class RemainingTime:
             with Path(self._file).open(encoding="ascii") as file:
                 written_ns = os.fstat(file.fileno()).st_mtime_ns
                 if written_ns != self._written_ns:
-                    self._ends = written_ns / 1e9 + float(file.read())
+                    remaining_s = float(file.read(REMAINING_LETTERS))
+                    if math.isfinite(remaining_s):
+                        self._ends = written_ns / 1e9 + remaining_s
                     self._written_ns = written_ns
         except (OSError, ValueError):
             pass  # what was known stays: a planner may be gone for good
