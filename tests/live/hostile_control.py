@@ -119,7 +119,21 @@ class Attack:
         return status
 
     def path(self) -> int:
-        words = ("v1", "jobs", "-1", "0", "%00", "..", "9" * 50, "é", "workers", "lease", "metrics", "")
+        words = (
+            "v1",
+            "jobs",
+            "-1",
+            "0",
+            "%00",
+            "..",
+            "9" * 50,
+            "9" * 5000,
+            "é",
+            "workers",
+            "lease",
+            "metrics",
+            "",
+        )
         path = "/" + "/".join(self.random.choices(words, k=self.random.randint(1, 6)))
         method = self.random.choice(("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"))
         return self._ask(method, path.encode("ascii", "replace").decode(), None, token=TOKEN, key="00" * 16)

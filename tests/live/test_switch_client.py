@@ -1,12 +1,19 @@
 """The control-plane client against a real control plane, and against none."""
 
+import contextlib
+import itertools
+import json
 import socket
+import socketserver
+import threading
 import time
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from paceline.errors import UserError
-from paceline.live.switch_client import Admission, ControlError, ControlPlane, Membership
+from paceline.live.agent import state
+from paceline.live.switch_client import SHARDS_MAX, Admission, ControlError, ControlPlane, Membership
 from paceline.live.switch_tls import Trust
 from tests.live.agents import running_switch
 
@@ -122,3 +129,100 @@ def _until(holds: object) -> None:
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+GOOD = {
+    "job": 1, "key": "00" * 16, "shards": [7071], "slots": 64, "elements": 352, "policy": "esa", "auth": "header",
+    "lease_s": 10.0, "epoch": 0, "pool": 0,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def impostor(answer: Iterable[bytes], pause_s: float = 0.0) -> Iterator[ControlPlane]:
+    """A server that says this to whoever comes."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.recv(65_536)
+                for piece in answer:
+                    self.request.sendall(piece)
+                    time.sleep(pause_s)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield ControlPlane("127.0.0.1", server.server_address[1], timeout_s=0.5)
+        server.shutdown()
+
+
+def answer_of(body: str) -> list[bytes]:
+    return [f"HTTP/1.1 201 Created\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("job", "70000"), ("job", "-1"), ("job", "1e999"), ("key", '"00"'), ("key", "7"), ("shards", "[]"),
+        ("shards", "[0]"), ("shards", "[70000]"), ("shards", "null"), ("shards", str([7071] * 65)), ("slots", "0"),
+        ("slots", "1e999"), ("slots", "NaN"), ("elements", "0"), ("elements", "9999"), ("policy", '"best"'),
+        ("auth", '"none"'), ("lease_s", "NaN"), ("lease_s", "-1"), ("lease_s", "Infinity"), ("epoch", "65536"),
+        ("slots_max", "-5"), ("slots_max", "9e30"),
+    ],
+)  # fmt: skip
+def test_an_admission_that_no_agent_could_work_with_is_refused(field: str, value: str) -> None:
+    body = json.dumps({**GOOD, field: "?"}).replace('"?"', value)
+    with impostor(answer_of(body)) as control, pytest.raises(ControlError, match="gave a strange admission"):
+        control.admit("a", 2)
+
+
+def test_a_good_admission_is_taken_from_anybody() -> None:
+    with impostor(answer_of(json.dumps(GOOD))) as control:
+        assert control.admit("a", 2).shards == (7071,)
+    assert SHARDS_MAX == state.SHARDS_MAX
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "pause_s"),
+    [
+        (b"\r\n", b"x", 0.1),  # a body that drops
+        (b"", b"x", 0.1),  # a header that drops
+        (b"", b"a: b\r\n", 0.1),  # headers without end
+        (b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0.1),
+        (b"\r\n", b"x" * (1 << 20), 0.0),  # a body that is as large as one likes
+    ],
+)
+def test_an_answer_without_end_is_none(head: bytes, piece: bytes, pause_s: float) -> None:
+    began = time.monotonic()
+    with impostor(
+        itertools.chain([b"HTTP/1.1 200 OK\r\n" + head], itertools.repeat(piece)), pause_s
+    ) as control:
+        found: list[str] = []
+
+        def call() -> None:
+            try:
+                control.text("/metrics")
+            except ControlError as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(20.0)
+        assert found, f"it still waits, after {time.monotonic() - began:.0f} s"
+        assert "does not answer" in found[0]
+
+
+def test_what_another_program_says_is_shown_as_one_line() -> None:
+    body = json.dumps({"error": "no\n\x1b[2J\ud800" + "x" * 9000})
+    said = [f"HTTP/1.1 409 No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()]
+    with impostor(said) as control, pytest.raises(ControlError) as refused:
+        control.admit("a", 2)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 600
+
+
+def test_half_an_answer_is_none() -> None:
+    said = [b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}']
+    with impostor(said) as control, pytest.raises(ControlError, match="does not answer"):
+        control.call("GET", "/v1/jobs")

@@ -8,12 +8,19 @@ membership.close(); control.leave(admission)
 """
 
 import http.client
+import io
 import json
+import socket
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from paceline.core.auth import KEY_BYTES
+from paceline.core.numbers.layout import ELEMENTS_MIN
+from paceline.core.switch.memory import POLICIES
+from paceline.core.wire import MAX_ELEMENTS
 from paceline.errors import UserError
 from paceline.live.agent.config import Address, AgentConfig
 from paceline.live.net.addresses import show_address, split_address
@@ -23,6 +30,14 @@ from paceline.names import shown
 DEFAULT_PORT = 7070
 NAME_CHARACTERS_MAX = 200
 """A switch takes no longer name of a job; what is beyond is cut off here."""
+SHARDS_MAX = 64
+"""Of a switch; an agent has no room for more."""
+ANSWER_BYTES_MAX = 64 << 20
+TIMEOUTS = 4
+"""An answer that is not whole after so many times the time for its next piece is none."""
+REASON_MAX = 400
+"""Letters of what another program says, as they are shown."""
+LEASE_MAX_S = 1e8
 
 
 class ControlError(Exception):
@@ -190,7 +205,7 @@ class ControlPlane:
 
     def _admission(self, request: dict[str, Any], answer: dict[str, Any]) -> Admission:
         try:
-            return Admission(
+            admission = Admission(
                 job=int(answer["job"]),
                 key=bytes.fromhex(answer["key"]),
                 host=self.host,
@@ -207,8 +222,10 @@ class ControlPlane:
                 slots_max=int(answer.get("slots_max", 0)),
                 request={k: v for k, v in request.items() if k not in ("job", "key", "epoch")},
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ControlError(f"{self.shown} gave a strange admission: {error!r}") from error
+            _check_admission(admission)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ControlError(f"{self.shown} gave a strange admission: {shown(repr(error))}") from error
+        return admission
 
     def call(
         self, method: str, path: str, body: dict[str, Any] | None = None, key: bytes | None = None
@@ -236,20 +253,78 @@ class ControlPlane:
         try:
             if self.trust is not None:
                 connection = self.trust.connect(self.host, self.port, self.timeout_s)
+            connection.response_class = _Answer
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
-            text = response.read()
+            text = response.read(ANSWER_BYTES_MAX + 1)
+            if len(text) > ANSWER_BYTES_MAX:
+                raise http.client.HTTPException(f"its answer is longer than {ANSWER_BYTES_MAX >> 20} MiB")
+            if response.length:
+                raise http.client.IncompleteRead(text, response.length)
         except UntrustedError as error:
             raise UntrustedSwitchError(f"{where}: {error}", reason=str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             hint = "" if self.trust is not None or not _looks_like_tls(error) else " (does it ask for TLS?)"
-            raise ControlError(f"{where} does not answer: {error}{hint}", reason=f"{error}{hint}") from error
+            reason = f"{shown(str(error))[:REASON_MAX]}{hint}"
+            raise ControlError(f"{where} does not answer: {reason}", reason=reason) from error
         finally:
             connection.close()
         if response.status >= 400:
-            reason = _sentence(text) or response.reason
+            reason = shown(_sentence(text) or response.reason)[:REASON_MAX]
             raise ControlError(f"{where}: {reason}", response.status, reason)
         return text
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that comes whole within a time, or `TimeoutError`: a drop now and then does not hold us for ever."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Until(sock))
+
+
+class _Until(io.RawIOBase):
+    """What a socket receives, until so many of its timeouts are over."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
+        timeout_s = sock.gettimeout()
+        self._until = None if timeout_s is None else time.monotonic() + TIMEOUTS * timeout_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        if self._until is not None and time.monotonic() > self._until:
+            raise TimeoutError("its answer does not come to an end")
+        return self._raw.readinto(into)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _check_admission(admission: Admission) -> None:
+    """Refuse what an agent could not work with, by a `ValueError`."""
+    limits = (
+        ("job", admission.job, 0, 65_535),
+        ("epoch", admission.epoch, 0, 65_535),
+        ("elements", admission.elements, ELEMENTS_MIN, MAX_ELEMENTS),
+        ("slots", admission.slots, 1, 1 << 31),
+        ("slots_max", admission.slots_max, 0, 1 << 31),
+        ("length of the key", len(admission.key), KEY_BYTES, KEY_BYTES),
+        ("number of shards", len(admission.shards), 1, SHARDS_MAX),
+        *(("port", port, 1, 65_535) for port in admission.shards),
+    )
+    for name, value, low, high in limits:
+        if not low <= value <= high:
+            raise ValueError(f"{name} {value}")
+    if not 0.0 < admission.lease_s <= LEASE_MAX_S:
+        raise ValueError(f"lease_s {admission.lease_s}")
+    if admission.policy not in POLICIES or admission.auth not in ("header", "full"):
+        raise ValueError(f"policy {admission.policy!r}, auth {admission.auth!r}")
 
 
 SWITCHES_MAX = 8

@@ -1,11 +1,15 @@
 """The control plane over HTTP: who may do what, what is refused and how, the metrics, and the admission's answer."""
 
 import contextlib
+import http.client as http_client
+import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,6 +228,53 @@ def test_bad_requests_are_told_in_a_sentence(switch: Running, body: Any, told: s
     status, answer = ask(switch.port, "POST", "/v1/jobs", body, token=TOKEN)
     assert status == 400
     assert told in answer["error"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "-1", "1.5", "%D9%A3", "%00", "0x1"])
+def test_a_number_in_a_path_that_is_none_is_not_there(
+    switch: Running, job: dict[str, Any], number: str
+) -> None:
+    body = {"address": "127.0.0.1:9", "addresses": ["127.0.0.1:9"]}
+    for method, path in (
+        ("DELETE", f"/v1/jobs/{number}"),
+        ("POST", f"/v1/jobs/{number}/lease"),
+        ("PUT", f"/v1/jobs/{number}/workers/0"),
+        ("PUT", f"/v1/jobs/{job['job']}/workers/{number}"),
+        ("PUT", f"/v1/jobs/{job['job']}/racks/{number}"),
+    ):
+        assert ask(switch.port, method, path, body, token=TOKEN, key=job["key"])[0] == 404, path
+
+
+def test_a_page_in_a_browser_takes_no_place_of_a_job() -> None:
+    """A page from elsewhere may post to loopback, where no token is asked for."""
+    with running() as open_switch:
+        connection = http_client.HTTPConnection("127.0.0.1", open_switch.port, timeout=10.0)
+        headers = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain"}
+        connection.request("POST", "/v1/jobs", '{"name": "page", "workers": 1}', headers)
+        assert connection.getresponse().status == 403
+        connection.close()
+        assert open_switch.switch.registry.jobs() == []
+
+
+def test_an_answer_that_nobody_takes_is_given_up(switch: Running) -> None:
+    """By the kernel; that it does so is Linux's, that it is asked to is seen on the server's side."""
+    with socket.create_connection(("127.0.0.1", switch.port), 5.0) as one:
+        deadline, found = time.monotonic() + 20.0, 0
+        while not found and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = sum(_user_timeout_ms(int(fd.name), one.getsockname()) for fd in OWN_FILES.iterdir())
+        assert found == int(http_limits.UNREAD_S * 1e3)
+
+
+OWN_FILES = Path("/proc/self/fd")
+
+
+def _user_timeout_ms(fd: int, peer: object) -> int:
+    """Of this process's connection with that peer; 0: it is none."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as found:
+        if found.family == socket.AF_INET and found.getpeername() == peer:
+            return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    return 0
 
 
 def test_a_job_of_several_racks_needs_an_upper_switch(switch: Running) -> None:

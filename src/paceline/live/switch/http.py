@@ -4,7 +4,7 @@ Admission, listing and binding of racks need the cluster's token (compared in co
 needs that job's key. Both are looked at before a body is read. Of connections without a request the oldest is
 closed when there are too many, and each after a few seconds: they keep nobody from being admitted. The same goes for
 connections that do not finish their TLS handshake. A refusal is `{"error": sentence}` with its status; a body is small,
-or it is refused.
+or it is refused. What a page in a browser asks for is refused: on loopback a switch has no token.
 """
 
 import asyncio
@@ -38,6 +38,8 @@ from paceline.live.switch.shard_state import SHARDS_MAX
 from paceline.live.switch_client import NAME_CHARACTERS_MAX
 
 BODY_BYTES_MAX = 65_536
+DIGITS_MAX = 9
+"""Of a number in a path."""
 START_TIMEOUT_S = 20.0
 TLS_BUFFER_BYTES = 16_384
 """Of a connection, from its first byte: with asyncio's own 256 KiB strangers who break off have cost 800 MB."""
@@ -150,6 +152,8 @@ def application(switch: LiveSwitch) -> Any:
             client = request.client.host if request.client else ""
             call = Call(dict(request.path_params), dict(request.headers), {}, client)
             try:
+                if guards and "origin" in call.headers:
+                    raise Refusal(403, "no page of a browser takes part here")
                 for guard in guards:
                     await run_in_threadpool(guard, call)
                 if guards:
@@ -168,10 +172,10 @@ def application(switch: LiveSwitch) -> Any:
         routes=[
             route("/v1/jobs", "POST", handlers.admit, handlers.check_token),
             route("/v1/jobs", "GET", handlers.list_jobs, handlers.check_token),
-            route("/v1/jobs/{job:int}", "DELETE", handlers.leave, handlers.job),
-            route("/v1/jobs/{job:int}/workers/{worker:int}", "PUT", handlers.bind_worker, handlers.job),
-            route("/v1/jobs/{job:int}/racks/{rack:int}", "PUT", handlers.bind_rack, *both),
-            route("/v1/jobs/{job:int}/lease", "POST", handlers.renew, handlers.job),
+            route("/v1/jobs/{job}", "DELETE", handlers.leave, handlers.job),
+            route("/v1/jobs/{job}/workers/{worker}", "PUT", handlers.bind_worker, handlers.job),
+            route("/v1/jobs/{job}/racks/{rack}", "PUT", handlers.bind_rack, *both),
+            route("/v1/jobs/{job}/lease", "POST", handlers.renew, handlers.job),
             route("/metrics", "GET", handlers.metrics),
             route("/healthz", "GET", handlers.health),
         ]
@@ -206,6 +210,13 @@ class Call:
         self, path: dict[str, Any], headers: dict[str, str], body: dict[str, Any], client: str
     ) -> None:
         self.path, self.headers, self.body, self.client = path, headers, body, client
+
+    def place(self, name: str) -> int:
+        """A number of the path, which strangers may have made as long as they like."""
+        text: str = self.path[name]
+        if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+            raise Refusal(404, f"{name} is no number")
+        return int(text)
 
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number of the body."""
@@ -303,7 +314,7 @@ class Handlers:
     def bind_worker(self, call: Call) -> tuple[int, Any]:
         job = self.job(call)
         with call.address(call.body.get("address", "")) as address:
-            self._switch.bind_worker(job, int(call.path["worker"]), address, call.number("rack", 0))
+            self._switch.bind_worker(job, call.place("worker"), address, call.number("rack", 0))
         return 200, {}
 
     def bind_rack(self, call: Call) -> tuple[int, Any]:
@@ -313,7 +324,7 @@ class Handlers:
         job = self.job(call)
         with contextlib.ExitStack() as lent:
             parsed = [lent.enter_context(call.address(one)) for one in addresses[: SHARDS_MAX + 1]]
-            self._switch.bind_rack(job, int(call.path["rack"]), parsed)
+            self._switch.bind_rack(job, call.place("rack"), parsed)
         return 200, {}
 
     def renew(self, call: Call) -> tuple[int, Any]:
@@ -331,7 +342,7 @@ class Handlers:
         return 200, {"status": "ok"}
 
     def job(self, call: Call) -> AdmittedJob:
-        return self._switch.registry.find(int(call.path["job"]), call.headers.get("x-paceline-key"))
+        return self._switch.registry.find(call.place("job"), call.headers.get("x-paceline-key"))
 
     def check_token(self, call: Call) -> None:
         token = self._switch.options.token

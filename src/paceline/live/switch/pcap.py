@@ -59,6 +59,9 @@ def open_pcap(path: Path) -> int:
     """A new capture file with its header; its file descriptor."""
     header = np.array([_MAGIC_NANOSECONDS, 2 | 4 << 16, 0, 0, 65_535, _LINK_TYPE_RAW], dtype=np.uint32)
     try:
+        if path.exists() and not path.is_file():
+            # A full file is renamed: of a device nothing would be left. A pipe would hold the shard.
+            raise UserError("is no file that could be written anew", place=str(path))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", place=str(path)) from None
