@@ -1,11 +1,23 @@
-"""Files that hold a secret: read only where nobody but their owner, or a group chosen by the owner, may."""
+"""Files that hold a secret: read only where nobody but their owner, or a group chosen by the owner, may.
 
+And written so that nobody but their owner may.
+"""
+
+import os
 import stat
 from pathlib import Path
 
 from paceline.errors import UserError
 
 _TOO_OPEN = stat.S_IWGRP | stat.S_IRWXO
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that nobody else may read, from its first moment on."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def check_private(path: Path, place: str = "") -> None:

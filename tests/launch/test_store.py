@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 from paceline.commands.run_view import headline
 from paceline.errors import UserError
 from paceline.launch.control import find_run
+from paceline.launch.salvage import mend
 from paceline.launch.store import FILE, VERSION, Store
 from tests.launch.scenes import Scene
 
@@ -142,3 +144,18 @@ def test_entries_that_a_damaged_file_has_lost_come_from_what_was_asked_for(tmp_p
     assert (meta["run_id"], meta["ended"]) == ("", None)
     assert headline(store, 2.0)[1] == "launcher slurm, policy ff, plans for nothing known"
     store.close()
+
+
+def test_what_jobs_are_given_is_for_their_owner_alone(tmp_path: Path) -> None:
+    """The switch's token is in it."""
+    store = Store.create(tmp_path / "run")
+    store.set_meta(switch={"address": "h:1", "token": "secret"})
+    path = tmp_path / "run" / FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    store.close()
+    with path.open("r+b") as file:
+        file.seek(20)
+        file.write(bytes(200))
+    with contextlib.suppress(UserError):
+        mend(tmp_path / "run")
+    assert {file.stat().st_mode & 0o077 for file in path.parent.glob(f"{FILE}*")} == {0}

@@ -12,7 +12,6 @@ Without a planner a command waits for the next one: `paceline run --resume`. Lau
 import contextlib
 import dataclasses
 import fcntl
-import math
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
@@ -23,12 +22,15 @@ from paceline.launch.jobs import RunJob, load_run_jobs
 from paceline.launch.store import FILE, Row, Store, Tell
 from paceline.schedule.inputs.jobs import Exchange
 from paceline.schedule.inputs.sources import ClusterSource
+from paceline.toml import shortened
 
 KINDS = ("cancel", "priority", "pause", "unpause", "add")
 CANCELLED = "cancelled"
 """The state of a job that ended because somebody asked for it. Unlike `stopped` it does not go on with the run."""
 ENDED = ("done", "failed", CANCELLED)
 """States of a job that nothing leads out of."""
+PRIORITY_MAX = 1e300
+"""A larger whole number has no float."""
 LOOK_S = 0.1
 HOW_ENDED = {"slurm": " by scancel; Slurm's own KillWait is its time of grace, not --grace"}
 """By launcher: what is different about ending a job there,"""
@@ -123,8 +125,10 @@ def known_job(store: Store, name: object) -> Row:
 
 def _checked_priority(value: object) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type,operator]
-        raise UserError(f"{value!r} is no priority: a number above 0, 1 is ordinary", place="priority")
+    if not number or not 0 < value <= PRIORITY_MAX:  # type: ignore[operator]
+        raise UserError(
+            f"{shortened(value)} is no priority: a number above 0, 1 is ordinary", place="priority"
+        )
     return float(value)  # type: ignore[arg-type]
 
 

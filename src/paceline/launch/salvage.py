@@ -52,6 +52,7 @@ def mend(folder: Path) -> str:
         return ""
     anew = folder / f"{FILE}.anew"
     anew.unlink(missing_ok=True)
+    anew.touch(mode=0o600)
     with contextlib.closing(sqlite3.connect(anew, isolation_level=None)) as new, told_as_damage(folder):
         for statement in TABLES.split(";\n"):
             new.execute(statement)

@@ -195,6 +195,8 @@ class Store:
         check_no_run(folder)
         (folder / "attempts").mkdir(parents=True, exist_ok=True)
         (folder / "down").mkdir(exist_ok=True)
+        # What jobs are given stands in it, the switch's token too: nobody else may read it.
+        (folder / file).touch(mode=0o600)
         store = cls(folder, sqlite3.connect(folder / file, timeout=30.0, isolation_level=None))
         with store.transaction():
             store._create_tables()

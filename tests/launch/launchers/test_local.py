@@ -132,6 +132,20 @@ def test_the_environment_is_that_of_torchrun_and_ours(tmp_path: Path) -> None:
     assert [v["PACELINE_SERVER"] for v in ranks] == ["s0", "s0", "s1"]
 
 
+def test_a_switchs_token_is_in_no_file_that_others_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, SERVERS).job("a", 1, "true", env={"PACELINE_TOKEN": "very-secret-token"})
+    assert scene.run() == 0
+    holders = [
+        path
+        for path in scene.run_dir.rglob("*")
+        if path.is_file() and b"very-secret-token" in path.read_bytes()
+    ]
+    assert {"run.sqlite", "task.json"} <= {path.name for path in holders}
+    assert [path for path in holders if path.stat().st_mode & 0o077] == []
+
+
 def test_a_run_says_which_backend_a_job_uses(tmp_path: Path) -> None:
     line = """echo 'PACELINE_BACKEND {"used": "paceline", "asked": "gloo", "reason": "so it is"}' >&2"""
     scene = Scene(tmp_path, SERVERS).job("a", 1, f"{line}; sleep 0.3").job("b", 1, "echo PACELINE_BACKEND {}")

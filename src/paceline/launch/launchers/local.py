@@ -34,6 +34,7 @@ from paceline.launch.launchers.protocol import (
     Task,
 )
 from paceline.ports import free_port
+from paceline.secret_files import write_private
 
 START_LIMIT_S = 60.0
 LOAD_LIMIT_S = 600.0
@@ -175,7 +176,7 @@ def write_task(
         "ranks": ranks,
     }
     temporary = folder / ".task.json"
-    temporary.write_text(json.dumps(data), encoding="utf-8")
+    write_private(temporary, json.dumps(data))
     temporary.replace(folder / "task.json")
 
 

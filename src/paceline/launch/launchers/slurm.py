@@ -35,6 +35,7 @@ from paceline.launch.launchers.protocol import (
     UnreachableError,
 )
 from paceline.ports import FIRST_PORT, PORTS
+from paceline.secret_files import write_private
 
 TIMEOUT_S = 30.0
 _AWAY = (  # Slurm has one exit code for all failures: only its messages tell them apart
@@ -285,7 +286,8 @@ class Slurm:
             # Ranks go to the nodes in the plan's order, not in Slurm's.
             spread = "--distribution=arbitrary"
         batch = folder / "batch.sh"
-        batch.write_text(
+        write_private(
+            batch,
             "#!/bin/sh\n"
             f"export {_assignments(task.env)}\n"
             f"export MASTER_ADDR={shlex.quote(address)}"
@@ -296,7 +298,6 @@ class Slurm:
             "code=$?\n"
             f"cd {quoted} && echo $code > .exit && mv .exit exit\n"
             "exit $code\n",
-            encoding="utf-8",
         )
         return batch
 
