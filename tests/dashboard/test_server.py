@@ -1,6 +1,7 @@
 """The API: snapshots, server-sent events, a job's detail, who may steer, and what is not told to strangers."""
 
 import json
+import os
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
 from paceline.dashboard import run_source
+from paceline.dashboard.hub import LISTENERS_MAX
 from paceline.dashboard.run_source import RunSource
 from paceline.dashboard.switch_source import Health
 from paceline.dashboard.views import StragglerView
@@ -130,6 +132,26 @@ def test_what_is_not_there_is_a_line_not_a_crash(url: str, path: str) -> None:
     assert status_of(f"{url}/api/{path}") == 404
 
 
+@pytest.mark.parametrize("text", ["%C2%B2", "%D9%A3", "9" * 5000, "9" * 400, "-1", "1.5", "%00", ""])
+@pytest.mark.parametrize("key", ["rank", "attempt"])
+def test_a_number_that_is_none_is_as_if_it_was_not_there(url: str, key: str, text: str) -> None:
+    assert get(f"{url}/api/runs/run/jobs/alpha?{key}={text}") == get(f"{url}/api/runs/run/jobs/alpha")
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".css", "%00.css", "\\.css", "%ff.js"])
+def test_a_page_that_cannot_be_is_not_there(url: str, name: str) -> None:
+    assert status_of(f"{url}/static/{name}") == 404
+
+
+def test_a_folder_whose_name_is_no_unicode_is_shown(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / os.fsdecode(b"run\xe9"))
+    run.job("alpha", [0])
+    with served([RunSource(run.folder)]) as url:
+        ((name, found),) = get(f"{url}/api/snapshot")["runs"].items()
+        assert name.startswith("run")
+        assert "alpha" in found["jobs"]
+
+
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 def test_nobody_steers_without_the_token(run: WrittenRun, url: str, token: str) -> None:
     status, said = post(f"{url}/api/runs/run/commands", {"kind": "cancel", "job": "alpha"}, token)
@@ -153,6 +175,11 @@ def test_with_it_commands_reach_the_run(run: WrittenRun, url: str) -> None:
         {"kind": "add", "jobs": "[[jobs"},
         {"kind": "add", "jobs": '[[jobs]]\nname = "alpha"\ngpus = 1\niterations = 1\ncommand = "true"'},
         {"kind": "add", "jobs": 3},
+        {"kind": "add", "jobs": "\ud800"},
+        {"kind": "cancel", "job": "\ud800"},
+        {"kind": "\ud800"},
+        {"kind": "priority", "job": "alpha", "priority": float("nan")},
+        {"kind": "priority", "job": "alpha", "priority": 10**400},
         [],
     ):
         status, said = post(f"{url}/api/runs/run/commands", body, TOKEN)
@@ -170,6 +197,27 @@ def test_half_open_connections_make_room_and_keep_nobody_out(url: str) -> None:
         assert half[0].recv(1) == b"", "the oldest one is closed"
     finally:
         for one in half:
+            one.close()
+
+
+def test_who_listens_without_end_keeps_nobody_else_out(url: str) -> None:
+    place = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    lurking = []
+    try:
+        for _ in range(LISTENERS_MAX + 20):
+            lurking.append(socket.create_connection(place, 5.0))
+            lurking[-1].sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            lurking[-1].settimeout(20.0)
+            assert lurking[-1].recv(15).startswith(b"HTTP/1.1 200")
+        lurking[0].settimeout(5.0)
+        got = b""
+        while not got.endswith(b"0\r\n\r\n"):
+            piece = lurking[0].recv(1 << 20)
+            assert piece
+            got += piece
+        assert get(f"{url}/healthz")["status"] == "ok"
+    finally:
+        for one in lurking:
             one.close()
 
 

@@ -22,6 +22,8 @@ EVERY_S = 0.5
 """Between two looks."""
 WAITING_MAX = 64
 """Messages that a listener may leave lying."""
+LISTENERS_MAX = 128
+"""One more, and the one that came first is let go: who does not listen keeps nobody else out."""
 Json = dict[str, Any]
 
 
@@ -37,7 +39,7 @@ class Hub:
         self.latest: Json = {}
         """The last snapshot, as JSON."""
         self.polls = 0
-        self._listeners: set[asyncio.Queue[str | None]] = set()
+        self._listeners: dict[asyncio.Queue[str | None], None] = {}  # in the order in which they came
         self._pool = ThreadPoolExecutor(
             max_workers=max(2, len(runs) + len(switches)), thread_name_prefix="look"
         )
@@ -80,22 +82,28 @@ class Hub:
             try:
                 queue.put_nowait(text)
             except asyncio.QueueFull:
-                self._listeners.discard(queue)
-                queue.get_nowait()
-                queue.put_nowait(None)
+                self._let_go(queue)
+
+    def _let_go(self, queue: "asyncio.Queue[str | None]") -> None:
+        self._listeners.pop(queue, None)
+        while not queue.empty():
+            queue.get_nowait()
+        queue.put_nowait(None)
 
     async def listen(self) -> AsyncIterator[str]:
         """Server-sent events: `snapshot`, then `patch` after `patch`."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(WAITING_MAX)
         while not self.latest and not self._closed:
             await asyncio.sleep(0.02)
-        self._listeners.add(queue)
+        if len(self._listeners) >= LISTENERS_MAX:
+            self._let_go(next(iter(self._listeners)))
+        self._listeners[queue] = None
         try:
             yield message("snapshot", self.latest)
             while (text := await queue.get()) is not None:
                 yield text
         finally:
-            self._listeners.discard(queue)
+            self._listeners.pop(queue, None)
 
     async def run(self) -> None:
         """Look again and again, until `close`."""
@@ -108,9 +116,7 @@ class Hub:
         """No more looks; listeners end."""
         self._closed = True
         for queue in list(self._listeners):
-            while not queue.empty():
-                queue.get_nowait()
-            queue.put_nowait(None)
+            self._let_go(queue)
 
     def close(self) -> None:
         """Give the sources back, after the last look."""

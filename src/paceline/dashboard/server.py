@@ -45,6 +45,8 @@ POLICY = "default-src 'self'; style-src 'self'; img-src 'self' data:; frame-ance
 """The page takes nothing from elsewhere, and the browser holds it to that."""
 BODY_BYTES_MAX = 262_144
 PORTS_TRIED = 20
+DIGITS_MAX = 9
+"""Of a rank, or an attempt."""
 
 
 def new_token() -> str:
@@ -76,18 +78,24 @@ def application(hub: Hub, token: str, loopback: bool) -> Any:
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
+    class Json(JSONResponse):
+        """In ASCII: a folder's name may hold what is no Unicode."""
+
+        def render(self, content: Any) -> bytes:
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
     def guarded(
         handler: Callable[[Request], Awaitable[Response]],
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             if loopback and not _names_loopback(request.headers.get("host", "")):
-                return JSONResponse({"error": "this dashboard is for this machine alone"}, 403)
+                return Json({"error": "this dashboard is for this machine alone"}, 403)
             try:
                 response = await handler(request)
             except UserError as error:
-                return JSONResponse({"error": str(error.message)}, 404)
+                return Json({"error": str(error.message)}, 404)
             except CommandError as refused:
-                return JSONResponse({"error": str(refused)}, refused.status)
+                return Json({"error": str(refused)}, refused.status)
             response.headers["Cache-Control"] = "no-store"
             response.headers["Content-Security-Policy"] = POLICY
             response.headers["X-Content-Type-Options"] = "nosniff"
@@ -96,15 +104,17 @@ def application(hub: Hub, token: str, loopback: bool) -> Any:
 
         return endpoint
 
+    pages = {path.name for path in STATIC.iterdir()}
+
     async def static(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         path = STATIC / name
-        if "/" in name or path.suffix not in TYPES or not path.is_file():
-            return JSONResponse({"error": "there is no such page"}, 404)
+        if name not in pages or path.suffix not in TYPES:
+            return Json({"error": "there is no such page"}, 404)
         return Response(path.read_bytes(), media_type=TYPES[path.suffix])
 
     async def snapshot(request: Request) -> Response:
-        return JSONResponse(hub.latest)
+        return Json(hub.latest)
 
     async def events(request: Request) -> Response:
         return StreamingResponse(hub.listen(), media_type="text/event-stream")
@@ -112,9 +122,9 @@ def application(hub: Hub, token: str, loopback: bool) -> Any:
     async def history(request: Request) -> Response:
         name = request.path_params["source"]
         if name in hub.runs:
-            return JSONResponse(as_json(list(hub.runs[name].looks)))
+            return Json(as_json(list(hub.runs[name].looks)))
         if name in hub.switches:
-            return JSONResponse(as_json(list(hub.switches[name].history)))
+            return Json(as_json(list(hub.switches[name].history)))
         raise UserError(f"{name!r} is not watched here")
 
     def run_of(request: Request) -> Any:
@@ -125,20 +135,18 @@ def application(hub: Hub, token: str, loopback: bool) -> Any:
 
     async def detail(request: Request) -> Response:
         query = request.query_params
-        rank, attempt = (
-            int(text) if (text := query.get(key, "0")).isdigit() else 0 for key in ("rank", "attempt")
-        )
+        rank, attempt = (_small_number(query.get(key, "")) for key in ("rank", "attempt"))
         found = await run_in_threadpool(
             job_detail, run_of(request), request.path_params["job"], rank, attempt
         )
-        return JSONResponse(found)
+        return Json(found)
 
     async def command(request: Request) -> Response:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not token or not hmac.compare_digest(given.encode(), token.encode()):
             raise CommandError("the dashboard's token is missing or wrong", 401)
         body = await _body(request)
-        return JSONResponse(await run_in_threadpool(steer, run_of(request).folder, body))
+        return Json(await run_in_threadpool(steer, run_of(request).folder, body))
 
     async def metrics(request: Request) -> Response:
         asked = wants_openmetrics(request.headers.get("accept", ""))
@@ -146,7 +154,7 @@ def application(hub: Hub, token: str, loopback: bool) -> Any:
         return Response(text, media_type=content_type(text))
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "looks": hub.polls})
+        return Json({"status": "ok", "looks": hub.polls})
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
@@ -187,6 +195,11 @@ async def _body(request: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise CommandError("the request is not a JSON object", 400)
     return body
+
+
+def _small_number(text: str) -> int:
+    """0 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else 0
 
 
 def _names_loopback(host: str) -> bool:

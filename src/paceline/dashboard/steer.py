@@ -47,9 +47,11 @@ def _add(folder: Path, jobs: Any) -> int:
         raise CommandError("'jobs' is the text of a job file: [[jobs]] with name, gpus, iterations, command")
     with tempfile.TemporaryDirectory(prefix="paceline-") as made:
         path = Path(made) / "jobs.toml"
-        path.write_text(jobs, encoding="utf-8")
         try:
+            path.write_text(jobs, encoding="utf-8")
             return control.ask_to_add(folder, path, by=BY)
         except UserError as error:
             # The file's place is ours; its line is the user's.
             raise CommandError(str(error).replace(str(path), "line"), 400) from None
+        except UnicodeEncodeError:
+            raise CommandError("'jobs' is no Unicode", 400) from None
