@@ -13,6 +13,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.live.agent import state
+from paceline.live.switch.jobs import Refusal, Upstream
 from paceline.live.switch_client import SHARDS_MAX, Admission, ControlError, ControlPlane, Membership
 from paceline.live.switch_tls import Trust
 from tests.live.agents import running_switch
@@ -226,3 +227,32 @@ def test_half_an_answer_is_none() -> None:
     said = [b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}']
     with impostor(said) as control, pytest.raises(ControlError, match="does not answer"):
         control.call("GET", "/v1/jobs")
+
+
+@pytest.mark.parametrize(
+    ("host", "token"),
+    [("x" * 100, "t"), ("127.0.0.1", "a\nb"), ("127.0.0.1", "t\r"), ("127.0.0.1", "\u20ac")],
+)
+def test_a_name_or_a_token_that_cannot_be_sent_is_told(host: str, token: str) -> None:
+    with pytest.raises(ControlError, match="does not answer"):
+        ControlPlane(host, 9, token, timeout_s=1.0).admit("a", 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("job", "x"),
+        ("job", -1),
+        ("shards", []),
+        ("shards", ["x"]),
+        ("shards", 7),
+        ("shards", [1] * 65),
+        ("key", 1),
+        ("slots", 0.5),
+    ],
+)
+def test_a_rack_switch_believes_no_strange_upper_switch(field: str, value: object) -> None:
+    with impostor(answer_of(json.dumps({**GOOD, field: value}))) as control:
+        upper = Upstream("127.0.0.1", control.port, "")
+        with pytest.raises(Refusal, match="strange admission"):
+            upper.admit({"name": "a", "workers": 1})

@@ -263,7 +263,7 @@ class ControlPlane:
                 raise http.client.IncompleteRead(text, response.length)
         except UntrustedError as error:
             raise UntrustedSwitchError(f"{where}: {error}", reason=str(error)) from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:  # also a token or name that is none
             hint = "" if self.trust is not None or not _looks_like_tls(error) else " (does it ask for TLS?)"
             reason = f"{shown(str(error))[:REASON_MAX]}{hint}"
             raise ControlError(f"{where} does not answer: {reason}", reason=reason) from error

@@ -382,7 +382,15 @@ class Upstream:
     def admit(self, request: dict[str, Any]) -> dict[str, Any]:
         """Admit a job there; remembers where its shards are."""
         answer = self._ask("POST", "/v1/jobs", request)
-        self.shards = [pack_address(self.host, int(port)) for port in answer["shards"]]
+        shards = answer.get("shards")
+        ports = shards if isinstance(shards, list) else []
+        numbers = [answer.get("job"), answer.get("slots"), answer.get("pool"), *ports]
+        sound = 0 < len(ports) <= shard_state.SHARDS_MAX and all(
+            isinstance(number, int) and 0 <= number < 1 << 32 for number in numbers
+        )
+        if not sound or parse_key(str(answer.get("key"))) is None:
+            raise Refusal(503, "the upper switch gave a strange admission")
+        self.shards = [pack_address(self.host, port & 0xFFFF) for port in ports]
         return answer
 
     def bind_rack(self, job: AdmittedJob, addresses: Sequence[int]) -> None:
