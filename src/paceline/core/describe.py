@@ -44,7 +44,8 @@ FIELD_MEANINGS = {
     "share": "micro-batches of `owner` inside, spread over all 64 bits; of a pull, which are missing",
     "owner": "whose micro-batches they are: 64 x rack + place in the rack's masks",
     "window": "the least window of the contributors inside, in chunks; 0: not told",
-    "offer": "with `collision`, in a result: the aggregator to use from now on in this place of the window",
+    "offer": "in a result the job's home (first bit set, where it begins in 16 bits, how many share in 15); or, with "
+    "`collision`, the aggregator to use from now on in this place of the window; in a contribution the bit asks",
     "tag": "SipHash-2-4 under the job's key; zero in the simulator",
 }
 KIND_PATHS = {

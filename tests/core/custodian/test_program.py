@@ -13,6 +13,7 @@ from paceline.core import wire
 from paceline.core.bits import NO_BITS
 from paceline.core.custodian import program as custody
 from paceline.core.custodian.program import MULTICAST, NEVER_NS, NOTHING, PULL_REST, UNICAST
+from paceline.core.homes import HOME, home_word, is_home
 from paceline.core.invariants import Truth, check_custody
 from paceline.core.sender import program as sender
 from tests.core.headers import WIDTH, Out, header, mask_of
@@ -333,6 +334,17 @@ def test_workers_that_use_different_aggregators_for_a_chunk_are_brought_together
     keeper = Keeper()
     keeper.partial(5, 0, 1, index=3)
     assert keeper.partial(7, 2, index=4).packet.flag & wire.COLLISION
+
+
+def test_a_home_that_the_switch_has_told_goes_on_with_the_result() -> None:
+    """Whether or not all partials bring it, and whether or not workers missed each other."""
+    keeper = Keeper()
+    keeper.partial(5, 0, 1, index=3, offer=home_word(1, 2))
+    out = keeper.partial(7, 2, index=4, offer=HOME)
+    assert out.packet.flag & wire.COLLISION
+    assert out.packet.offer == home_word(1, 2)
+    keeper.partial(5, 0, 1, chunk=1, flag=wire.COLLISION)
+    assert not is_home(keeper.partial(7, 2, chunk=1).packet.offer)
 
 
 def test_congestion_met_by_one_is_told_to_all() -> None:

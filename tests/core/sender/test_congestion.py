@@ -161,18 +161,20 @@ def test_a_job_has_no_more_under_way_than_there_are_aggregators() -> None:
     assert congestion.window_of(sender.state) == 1000.0, "who does not mind memory"
 
 
-def test_a_burst_begins_with_all_of_its_room_which_grows_by_its_turn() -> None:
+def test_a_burst_begins_with_all_of_its_room_which_grows_by_its_turn_but_never_by_less_than_meetings_take() -> (
+    None
+):
     """An eighth of what memory allows would leave the link idle, where memory holds little more than a round trip."""
     early, late = (
-        Together(room=40.0, window=1000.0, burst_length=1 << 40, burst_first=-turn, next=0)
+        Together(room=5.0, window=1000.0, burst_length=1 << 40, burst_first=-turn, next=0)
         for turn in (0, 1 << 40)
     )
-    assert congestion.window_of(early.state) == congestion.window_of(late.state) == 40.0
+    assert congestion.window_of(early.state) == congestion.window_of(late.state) == 5.0
     grown = []
     for sender in (early, late):
         congestion.on_result(sender.state, header(wire.RESULT, chunk=0), True)
-        grown.append(float(sender.state.room) - 40.0)
-    assert grown[1] == pytest.approx(8 * grown[0])
+        grown.append(float(sender.state.room) - 5.0)
+    assert grown == [pytest.approx(0.03, abs=1e-4), pytest.approx(0.1, abs=1e-4)]
 
 
 def test_a_job_uses_more_of_its_window_the_further_it_is_in_a_burst() -> None:

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core import wire
+from paceline.core.homes import HOME, home_word
 from paceline.core.invariants import check_ended, check_senders
+from paceline.core.sender import congestion
 from paceline.core.sender import program as sending
 from paceline.core.sender.flights import forget_backoff
 from paceline.core.sender.program import DUPLICATE, NEVER_NS, NEW, UNKNOWN
@@ -125,6 +127,69 @@ def test_a_place_comes_back_to_the_row_with_its_next_sum_that_found_an_aggregato
     for chunk in range(8, 16):
         sender.result(chunk)
     assert [int(sender.poll().index) for _ in range(8)] == [(row[0] + 16 + k) % 44 for k in range(8)]
+
+
+def test_a_place_goes_to_the_home_that_its_result_tells_collision_or_not() -> None:
+    sender = started(chunks=1_000, minds_memory=1, slots=44, window=64.0, span=8)
+    sender.send()
+    for chunk in range(8):
+        sender.result(chunk, flag=wire.COLLISION if chunk in (2, 3) else 0, offer=home_word(1, 2))
+    assert [int(sender.poll().index) for _ in range(8)] == [22 + chunk % 22 for chunk in range(8, 16)]
+
+
+def test_there_is_room_for_as_many_chunks_as_the_home_has_aggregators() -> None:
+    sender = started(chunks=1_000, minds_memory=1, slots=44, window=64.0, span=256)
+    sender.state.congestion = congestion.TOGETHER
+    for chunk in range(200):
+        sender.send()
+        sender.result(chunk, offer=home_word(1, 8))
+    assert sender.state.room == 5.0
+    # By custodians alone nobody tells a home, and room comes back.
+    for chunk in range(200, 400):
+        sender.send()
+        sender.result(chunk)
+    assert sender.state.room > 5.0
+
+
+def _queries(sender: Sender, now_ns: int) -> list[int]:
+    """The chunks that are asked about now."""
+    sender.timeout(now_ns)
+    asked = []
+    while (packet := sender.poll(now_ns)) is not None:
+        if packet.kind == wire.QUERY:
+            asked.append(int(packet.chunk))
+    return asked
+
+
+def test_what_was_lost_together_is_asked_for_together() -> None:
+    """All results of a window were lost in a full queue: one after the other, each would wait for a timer."""
+    sender = started(chunks=8, window=8.0, in_order=1, inquires=1)
+    sender.send()
+    assert _queries(sender, RTO_NS) == [0]
+    sender.result(0, RTO_NS + 10)
+    assert sender.state.timer_ns <= RTO_NS + 10
+    assert _queries(sender, RTO_NS + 10) == list(range(1, 8))
+
+
+def test_after_a_late_worker_came_the_others_results_are_waited_for_a_little() -> None:
+    """It was told that its contribution is counted, and is asked about again only once nothing comes any more."""
+    sender = started(chunks=8, window=8.0, in_order=1, inquires=1, rto_min_ns=160)
+    sender.state.srtt_ns, sender.state.reorder_rtts = 20.0, 2.0
+    sender.send()
+    assert _queries(sender, RTO_NS) == [0]
+    sending.handle_ack(sender.all, 0, header(wire.ACK, chunk=0, mask=2, worker=1, job=2), RTO_NS + 10)
+    for chunk in range(3):
+        now_ns = 2 * RTO_NS + 40 * chunk
+        sender.result(chunk, now_ns)
+        assert _queries(sender, now_ns) == []
+    # The rest of the results were lost.
+    assert now_ns + 10 < sender.state.timer_ns <= now_ns + 2 * 20 + 160 // 16
+    assert _queries(sender, int(sender.state.timer_ns)) == [3]
+
+
+def test_who_minds_memory_asks_for_a_home() -> None:
+    assert int(started(minds_memory=1, slots=44).poll().offer) == HOME
+    assert int(started().poll().offer) == 0
 
 
 def test_all_workers_of_a_job_agree_on_the_aggregators() -> None:

@@ -214,6 +214,7 @@ def open_entry(custodians: Custodians, k: int, at: int, packet: Any, now_ns: int
     entry.attempts = 1 if custodian.eager != 0 and packet.flag & FLUSH else 0
     entry.priority = packet.priority
     entry.index = packet.index
+    entry.offer = 0
     entry.window = WINDOW_MAX
     entry.custody = packet.flag & CUSTODY != 0
     entry.due_ns = now_ns + custodian.patience_ns

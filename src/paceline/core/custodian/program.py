@@ -85,6 +85,7 @@ from paceline.core.custodian.state import (
     Custodians,
     new_custodians,
 )
+from paceline.core.homes import is_home
 from paceline.core.sender.state import NEVER_NS
 from paceline.core.wire import (
     ANSWER,
@@ -251,13 +252,16 @@ def _merge(custodians: Custodians, k: int, at: int, packet: Any, buffer: Any, ro
     custodians.counters[k, ACCEPTED] += 1
     entry.flag |= packet.flag & (COLLISION | ECN)
     entry.window = min(entry.window, packet.window)
+    if is_home(packet.offer):
+        entry.offer = packet.offer
     if packet.index != entry.index:
         # Workers have come to use different aggregators for this place in the window: the offer brings them together.
         entry.flag |= COLLISION
     copy_in(custodians, k, at, buffer, row, replaces)
     if count_in(custodians, k, at, packet):
-        slots = max(1, custodians.state[k].slots)
-        entry.offer = _next_index(custodians.state[k].job, entry.index, slots)
+        if not is_home(entry.offer):
+            slots = max(1, custodians.state[k].slots)
+            entry.offer = _next_index(custodians.state[k].job, entry.index, slots)
         return finish(custodians, k, at, packet, buffer, row)
     if packet.flag & CUSTODY and packet.level == 1:
         return count_leaders(custodians, k, at, packet, now_ns)

@@ -25,12 +25,14 @@ Rules to choose from:
 
   - *room*, for the switch's memory (`minds_memory`): a result of a sum that found no aggregator takes one chunk from
     it, any other adds a part. All workers hear the same results, so their rooms are equal [A2TP has a second window for
-    this]. ATP does not mind: it holds an aggregator for a whole round trip, however little is under way.
+    this]. There is never more than the job's home has aggregators (`homes.py`). ATP does not mind: it holds an
+    aggregator for a whole round trip, however little is under way.
   - its *turn*: of its window a job uses an eighth at the start of a burst (the gradients of an iteration), and all of
     it at the end, or when the burst has lasted as long as bursts do of late, or by a part of each; and its room grows
-    by the same share. So of two jobs that share a link the one that is ahead gets ahead further, until one computes
-    while the other sends; each gets the same in the long run, and both are faster than in step [after MLTCP, HotNets
-    2024]. And nobody waits for much longer than it did before, however many there are.
+    by the same share, but never by less than meetings by chance take. So of two jobs that share a link the one that is
+    ahead gets ahead further, until one computes while the other sends; each gets the same in the long run, and both
+    are faster than in step [after MLTCP, HotNets 2024]. And nobody waits for much longer than it did before, however
+    many there are.
 
 - `aimd`: one more for each round trip, half on a mark or a loss, at most once a window [ATP];
 - `fixed`: the window stays as it is;
@@ -163,10 +165,10 @@ def on_result(sender: Any, packet: Any, grows: bool) -> None:
 
 @compiled
 def most_room(sender: Any) -> float:
-    """The most chunks that room lets be under way; with more than there are aggregators a job would meet itself."""
+    """The most chunks that room lets be under way; with more than its home has aggregators a job would meet itself."""
     if sender.minds_memory == 0:
         return float(sender.window_max)
-    return float(max(1.0, min(sender.window_max, sender.slots)))
+    return float(max(1.0, min(sender.window_max, sender.slots // max(1, sender.sharers))))
 
 
 @compiled
@@ -177,7 +179,8 @@ def _move_room(sender: Any, fell_back: bool) -> None:
         growth += sender.room_clean / ROOM_CLEAN
         if sender.room < sender.room_threshold:
             growth = 1.0
-        sender.room = min(sender.room + growth * share_in_use(sender), most_room(sender))
+        growth = max(growth * share_in_use(sender), ROOM_GROWTH_MIN)
+        sender.room = min(sender.room + growth, most_room(sender))
         return
     # What was never used was never tried. And a train of chunks that met another's says little about the next.
     used = min(sender.room, sender.agreed) if sender.agreed > 0.0 else sender.room

@@ -23,11 +23,17 @@ def is_overtaken(sender: Any, chunk: int) -> bool:
 
 
 @compiled
+def short_patience_ns(sender: Any) -> int:
+    """How long what should come next may take."""
+    return int(np.int64(sender.reorder_rtts * sender.srtt_ns) + sender.rto_min_ns // 16)
+
+
+@compiled
 def due_ns(sender: Any, flight: Any) -> int:
     """When a chunk is overdue; after a time-out a little later for some, so that workers fall out of step."""
     if sender.in_order != 0 and flight.state == SENT and is_overtaken(sender, flight.chunk):
         # The others went on: nobody is late, it was lost. The timer's floor is for those who are late.
-        patience_ns = np.int64(sender.reorder_rtts * sender.srtt_ns) + sender.rto_min_ns // 16
+        patience_ns = short_patience_ns(sender)
         again = flight.backoff if sender.inquires != 0 else flight.resends
         return int(flight.sent_ns + min(patience_ns << min(again, 10), sender.rto_max_ns))
     if flight.backoff > 0:
@@ -174,12 +180,18 @@ def find_lost(senders: Senders, i: int, now_ns: int) -> None:
 
 
 @compiled
-def watch_overtaken(senders: Senders, i: int) -> None:
-    """A result came: the oldest chunk, if it was overtaken by now, is due sooner."""
+def watch_oldest(senders: Senders, i: int, now_ns: int) -> None:
+    """A result came: the oldest chunk may be due; sooner if overtaken, else not before its result may have followed."""
     sender = senders.state[i]
     oldest = senders.flights[i, sender.oldest % sender.span]
-    if oldest.state == SENT and oldest.chunk == sender.oldest and is_overtaken(sender, oldest.chunk):
+    if oldest.state != SENT or oldest.chunk != sender.oldest:
+        return
+    if is_overtaken(sender, oldest.chunk):
         sender.timer_ns = min(sender.timer_ns, due_ns(sender, oldest))
+    elif sender.inquires != 0:
+        sender.timer_ns = min(
+            sender.timer_ns, max(due_ns(sender, oldest), now_ns + short_patience_ns(sender))
+        )
 
 
 @compiled_apart

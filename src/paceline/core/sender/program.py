@@ -29,6 +29,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_apart
 from paceline.core.bits import NO_BITS, mix
+from paceline.core.homes import HOME, home_index, is_home, sharers_in
 from paceline.core.sender.congestion import (
     LEAD,
     ROOM_START,
@@ -53,9 +54,10 @@ from paceline.core.sender.flights import (
     mark_credited,
     mark_lost,
     sample_rtt,
+    short_patience_ns,
     stop_asking,
     watch_credited,
-    watch_overtaken,
+    watch_oldest,
 )
 from paceline.core.sender.roles import (
     change_epoch,
@@ -134,7 +136,8 @@ def row_index(sender: Any, chunk: int) -> int:
     """The aggregator of a chunk that was offered no other: a hash of the job, then in a row.
 
     In a row a job does not meet itself. A place that was offered another aggregator comes back to the row with its next
-    sum that found one, else a job that has met others would be scattered, and meet itself where memory is small.
+    sum that found one, else a job that has met others would be scattered, and meet itself where memory is small. Where
+    a result tells the job's home, the place goes there (`homes.py`).
     """
     return int((mix(sender.job + 1, 0) + chunk) % max(1, sender.slots))
 
@@ -149,7 +152,9 @@ def start(senders: Senders, i: int, window: float, rto_ns: int) -> None:
     sender.srtt_ns = sender.rttvar_ns = 0.0
     sender.failed = 0
     sender.round_end = sender.suspect = 0
+    sender.news_ns = -NEVER_NS
     sender.agreed = sender.cut_queue_ns = sender.cut_window = 0.0
+    sender.sharers = 0
     sender.room = most_room(sender)
     if sender.minds_memory != 0:
         sender.room = min(sender.room, max(1.0, ROOM_START * sender.slots))
@@ -263,7 +268,7 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     packet.share = sender.share
     packet.owner = sender.owner
     packet.window = told_window(sender)
-    packet.offer = 0
+    packet.offer = HOME if sender.minds_memory != 0 else 0
     packet.tag = NO_BITS
     return True
 
@@ -384,17 +389,27 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
         sender.duplicates += 1
         return DUPLICATE
     credited = flight.state == CREDITED
-    if flight.resends == 0 and not credited and (sender.in_order == 0 or chunk >= sender.highest_done):
+    sender.news_ns = now_ns
+    if sender.inquires != 0 and _was_lost(flight, packet):
+        on_loss(sender)
+        if chunk >= sender.highest_done:
+            # It came for the asking, and nothing came after it: what went with it may be lost as well.
+            sender.suspect = sender.next
+            sender.timer_ns = min(sender.timer_ns, now_ns)
+    elif flight.resends == 0 and not credited and (sender.in_order == 0 or chunk >= sender.highest_done):
         if sender.inquires == 0:
             sample_rtt(sender, now_ns - flight.sent_ns)
         elif flight.backoff == 0:
             _sample_inquiring(sender, packet, now_ns - flight.sent_ns)
-    elif sender.inquires != 0 and _was_lost(flight, packet):
-        on_loss(sender)
     on_result(sender, packet, not credited)
-    if packet.flag & COLLISION:
+    if sender.minds_memory != 0 and is_home(packet.offer):
+        sender.sharers = sharers_in(packet.offer)
+        flight.index = home_index(packet.offer, sender.slots, chunk + sender.span)
+    elif packet.flag & COLLISION:
         flight.index = packet.offer % max(1, sender.slots)
     elif sender.minds_memory != 0:
+        # No switch has seen it.
+        sender.sharers = 0
         flight.index = row_index(sender, chunk + sender.span)
     finish(senders, i, chunk)
     if sender.unfinished == 0:
@@ -403,7 +418,7 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
         if sender.inquires == 0:
             find_lost(senders, i, now_ns)
         if sender.in_order != 0:
-            watch_overtaken(senders, i)
+            watch_oldest(senders, i, now_ns)
         end_round(sender, now_ns)
     if sender.credited > 0:
         watch_credited(senders, i, now_ns)
@@ -437,6 +452,7 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
     last = sender.span if sender.pool != 0 else sender.next
     overdue = 0
     oldest_sent = True
+    follows_ns = sender.news_ns + short_patience_ns(sender)
     for position in range(first, last):
         flight = senders.flights[i, position % sender.span]
         if flight.state == CREDITED and (position == first or position < sender.overtaken):
@@ -448,7 +464,11 @@ def handle_timeout(senders: Senders, i: int, now_ns: int) -> int:
             # the oldest is long credited; the oldest that is not tells of those behind it.
             asks = position == first or (sender.custody != 0 and oldest_sent)
             oldest_sent = False
-            if asks or position < sender.suspect or is_overtaken(sender, flight.chunk):
+            in_doubt = position < sender.suspect or is_overtaken(sender, flight.chunk)
+            if asks and not in_doubt and now_ns < follows_ns:
+                # Results come, if late: this one may be next.
+                sender.timer_ns = min(sender.timer_ns, max(follows_ns, due_ns(sender, flight)))
+            elif asks or in_doubt:
                 sender.timeouts += position > sender.highest_done and due_ns(sender, flight) <= now_ns
                 ask_when_due(sender, flight, now_ns)
             continue

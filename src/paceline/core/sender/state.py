@@ -87,6 +87,7 @@ SENDER = np.dtype(
         ("in_order", "i4"),  # 1: only what was lost, or went another way, is overtaken
         ("inquires", "i4"),  # 1: what is overdue is asked for; 0: it is sent again at once
         ("minds_memory", "i4"),  # 1: sums without an aggregator make `room` smaller
+        ("sharers", "i4"),  # jobs that send side by side, as the switch says; 0: not heard yet
         # Settings and counts of every packet.
         ("sent", "i8"),  # gradients sent, resends among them
         ("slots", "i8"),  # aggregators that its job may use
@@ -104,6 +105,7 @@ SENDER = np.dtype(
         ("ask_from", "i8"),  # no chunk below this is to be asked for
         ("overtaken", "i8"),  # credited chunks below this were overtaken by results
         ("suspect", "i8"),  # chunks below this may have been lost with the oldest, and are asked for
+        ("news_ns", "i8"),  # when the last new result came
         ("leaders", "u8"),  # workers that custodians are chosen from, as bits; 0: all
         ("threshold", "f8"),  # the window up to which it grows fast, in chunks
         # counts since the sender was made,

@@ -22,6 +22,7 @@ from typing import Any
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.bits import NO_BITS, bit, is_sound
+from paceline.core.homes import HOME
 from paceline.core.switch.gradient import give_again, give_out, handle_gradient
 from paceline.core.switch.memory import (
     ANSWERS,
@@ -65,6 +66,7 @@ from paceline.core.switch.state import (
     admit_job,
     new_switches,
     release_job,
+    tell_home,
 )
 from paceline.core.switch.switchml import pool_gradient, pool_result
 from paceline.core.wire import (
@@ -147,7 +149,11 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
             return TO_CUSTODIAN
         if config.policy == POLICY_SWITCHML:
             return pool_gradient(switch, s, packet, buffer, row, now_ns)
-        return handle_gradient(switch, s, packet, buffer, row, now_ns)
+        record.heard_ns = now_ns
+        verdict = handle_gradient(switch, s, packet, buffer, row, now_ns)
+        if verdict != CONSUMED and packet.offer & HOME:
+            tell_home(switch, s, packet, now_ns)
+        return verdict
     if RESULT <= kind <= PULL:
         # From a custodian below a rack switch they climb to the job's top switch first, then spread.
         if packet.level > config.level:
@@ -159,7 +165,10 @@ def handle_packet(switch: Switch, s: int, packet: Any, buffer: Any, row: int, no
         packet.level = 1
         return DOWN
     if kind == QUERY:
-        return _query(switch, s, packet, buffer, row)
+        verdict = _query(switch, s, packet, buffer, row)
+        if packet.offer & HOME:
+            tell_home(switch, s, packet, now_ns)
+        return verdict
     if kind == ACK and packet.flag & CUSTODY:
         # To the workers in its mask, who are all in one rack.
         if packet.level > config.level:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.compile.decorators import compiled
+from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.bits import seed_word
+from paceline.core.homes import HOME, SHARERS_MAX, home_word
 from paceline.core.switch.memory import ALL_RULES, MARGIN, POLICY_ESA_PLUS, Memory, free, new_memory
 
 CONSUMED = 0
@@ -65,6 +66,10 @@ CONFIG = np.dtype(
         ("level", "i4"),  # 1: a rack's switch; 2: the upper one
         ("relay", "i4"),  # 1: results of `esa` go by the custodian
         ("dead", "i4"),  # 1: it has lost its program, and forwards only
+        ("homes", "i4"),  # jobs that have sent of late
+        ("sharers", "i4"),  # the most of them that sent side by side of late
+        ("sharers_ns", "i8"),  # when so many did, or when their number was made smaller
+        ("counted_ns", "i8"),  # when they were counted
     ],
     align=True,
 )
@@ -79,6 +84,8 @@ JOB = np.dtype(
         ("used", "i4"),  # aggregators it holds
         ("pool_base", "i4"),  # SwitchML: the first slot of its pool
         ("pool_size", "i4"),  # SwitchML: slots of its pool, of two sets each
+        ("place", "i4"),  # which of the jobs that have sent of late it is; -1: it has not
+        ("heard_ns", "i8"),  # when a gradient of it came last
     ],
     align=True,
 )
@@ -139,6 +146,8 @@ def admit_job(switch: Switch, s: int, job: int, priority_max: int, pool_base: in
     record.used = 0
     record.pool_base = pool_base
     record.pool_size = pool_size
+    record.place = -1
+    record.heard_ns = -SHARES_NS
 
 
 @compiled
@@ -155,4 +164,50 @@ def release_job(switch: Switch, s: int, job: int) -> int:
             slot.left = 0
     switch.jobs[s, job].active = 0
     switch.jobs[s, job].used = 0
+    switch.jobs[s, job].place = -1
+    config.counted_ns = -SHARES_NS
     return freed
+
+
+SHARES_NS = 30_000_000_000
+"""A job that has sent within this time has a home."""
+SIDE_BY_SIDE_NS = 20_000_000
+MEMORY_NS = 5_000_000_000
+"""For how long it counts how many jobs sent side by side."""
+
+
+@compiled_apart
+def count_sharers(switch: Switch, s: int, now_ns: int) -> None:
+    """Who has sent of late, in the order of their numbers, and how many of them side by side."""
+    config = switch.config[s]
+    config.counted_ns = now_ns
+    config.homes = 0
+    together = 0
+    for job in range(switch.jobs.shape[1]):
+        record = switch.jobs[s, job]
+        record.place = -1
+        if record.active != 0 and record.heard_ns > now_ns - SHARES_NS and config.homes < SHARERS_MAX:
+            record.place = config.homes
+            config.homes += 1
+            together += record.heard_ns > now_ns - SIDE_BY_SIDE_NS
+    if together >= config.sharers:
+        config.sharers = together
+        config.sharers_ns = now_ns
+    elif now_ns - config.sharers_ns > MEMORY_NS:
+        config.sharers -= 1
+        config.sharers_ns = now_ns
+
+
+@compiled_inner
+def tell_home(switch: Switch, s: int, packet: Any, now_ns: int) -> None:
+    """What leaves for a job that asks says where its home is.
+
+    Nowhere in particular, where less than half of the jobs send side by side: a part for each would leave much idle.
+    """
+    config = switch.config[s]
+    record = switch.jobs[s, packet.job]
+    if record.place < 0 or now_ns - config.counted_ns > SIDE_BY_SIDE_NS:
+        count_sharers(switch, s, now_ns)
+    packet.offer = HOME
+    if record.place >= 0 and config.homes > 1 and 2 * config.sharers >= config.homes:
+        packet.offer = home_word(record.place, config.homes)
