@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.core.numbers.layout import DTYPES
+from paceline.core.numbers.residual import GivenPart
 from paceline.core.numbers.split import Splitter
 from paceline.errors import UserError
 from paceline.live.agent.agent import Agent, Handle, ReductionError
@@ -45,6 +46,10 @@ class SpreadHandle:
         end_s = time.monotonic() + timeout_s
         for part in self.parts:
             part.wait_here(max(0.0, end_s - time.monotonic()))
+
+    def agreed(self) -> list[GivenPart]:
+        """As `Handle.agreed`, of all parts, which are the tensor in order."""
+        return [agreed for part in self.parts for agreed in part.agreed()]
 
     def done(self) -> bool:
         """Have all parts ended, well or not?"""

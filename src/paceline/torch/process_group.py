@@ -25,6 +25,7 @@ from torch.distributed import DistBackendError, ProcessGroup
 from torch.futures import Future
 
 from paceline.core.priority import priority as priority_of
+from paceline.torch.feedback import TensorMemory, memory_of
 from paceline.torch.gloo_fallback import hand_over, plain_group, register_gloo
 from paceline.torch.journal import Journal
 from paceline.torch.passport import make_passport
@@ -166,15 +167,18 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         *,
         blocking: bool = False,
         staged: bool = False,
+        memory: TensorMemory | None = None,
     ) -> PacelineWork:
-        """Begin with a CPU tensor; `staged`: it is a part of one on a device, and its turn has come."""
+        """Begin with a CPU tensor; `staged`: it is a part of one on a device (`memory`), and its turn has come."""
         if self._closed:
             raise DistBackendError("the group is closed")
         dense = dense_of(tensor)
         work = PacelineWork([tensor], limit_s, self._callbacks)
         if dense is not tensor:
             work.before_end(partial(copy_back, tensor, dense))
-        reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, priority, limit_s, work)
+        if not staged and self._request.settings.wire == 16:
+            memory = memory_of(tensor)
+        reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, priority, limit_s, work, memory)
         noted = self.journal.begin(reduction.array.shape[0], reduction.kind, op, limit_s)
         behind = None if staged else self._staging
         if tensor.numel() == 0:

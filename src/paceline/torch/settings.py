@@ -18,7 +18,7 @@ The environment is read once, when a group is made:
 | `PACELINE_PRIORITY_MAX`, `PACELINE_SLOTS_MAX` | what to ask for at admission |
 | `PACELINE_PASSPORT` | `1`, or a folder: keep a hash of every result there, for `paceline verify` |
 | `PACELINE_DSCP` | `off`: packets do not tell the network how urgent they are |
-| `PACELINE_WIRE` | `32`: bfloat16 and float16 travel as 32-bit integers too, not in 16 bits; all ranks the same |
+| `PACELINE_WIRE` | bits of a number on the wire: `32` for all formats, or `16` for float32 too, with error feedback |
 | `PACELINE_STRAGGLER` | `custody`: leading workers go on without a straggling one; the first worker's counts |
 
 `pg_options` of `init_process_group` and `new_group` is either `Settings` (in place of the environment) or the options
@@ -76,7 +76,7 @@ class Settings:
     trust: Trust | None = None
     passport: str = ""
     wire: int | None = None
-    """Bits of a number on the wire; None: 16 for the formats of 16 bits."""
+    """Bits of a number on the wire; None: 16 for the formats of 16 bits, 32 for float32."""
 
 
 def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
@@ -116,9 +116,9 @@ def _straggler(env: Mapping[str, str]) -> str:
 
 def _wire(env: Mapping[str, str]) -> int | None:
     text = env.get("PACELINE_WIRE", "").strip()
-    if text not in ("", "32"):
-        raise UserError(f'"{text}" is not 32', place="PACELINE_WIRE")
-    return 32 if text else None
+    if text not in ("", "16", "32"):
+        raise UserError(f'"{text}" is neither 16 nor 32', place="PACELINE_WIRE")
+    return int(text) if text else None
 
 
 def _flag(env: Mapping[str, str], name: str, default: bool) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.distributed import DistBackendError
 
+from paceline.torch.feedback import memory_of
 from paceline.torch.serial_thread import CallbackThreads, SerialThread
 from paceline.torch.work import PacelineWork, copy_back, dense_of
 
@@ -27,8 +28,8 @@ SEGMENT_BYTES = 16 << 20
 BUFFERS = 4
 """Segments that are on the host at a time."""
 
-Reduce = Callable[[torch.Tensor, str, int, float], PacelineWork]
-"""Begins the reduction of a CPU tensor: tensor, operation, priority, time limit."""
+Reduce = Callable[..., PacelineWork]
+"""Begins the reduction of a CPU tensor: tensor, operation, priority, time limit, `memory`: whose part it is."""
 
 
 @dataclass(eq=False)
@@ -93,6 +94,7 @@ class DeviceStaging:
             size, step = staged.flat.numel(), SEGMENT_BYTES // staged.flat.element_size()
             if size > step:
                 self._compare(staged)
+            memory = memory_of(staged.tensor)
             for begin in range(0, size, step):
                 if staged.work.is_completed():  # a segment before has failed
                     return
@@ -103,7 +105,8 @@ class DeviceStaging:
                     with stream:
                         host.copy_(part, non_blocking=True)
                     stream.synchronize()
-                    reduced = self._reduce(host, staged.op, staged.priority, staged.timeout_s)
+                    whose = None if memory is None else memory.part(begin)
+                    reduced = self._reduce(host, staged.op, staged.priority, staged.timeout_s, memory=whose)
                 except BaseException:
                     self._buffers.give(buffer)
                     raise

@@ -19,6 +19,7 @@ from torch._C._dynamo import eval_frame as _eval_frame
 from torch.distributed import DistBackendError, ReduceOp
 from torch.futures import Future
 
+from paceline.torch.feedback import TensorMemory
 from paceline.torch.serial_thread import CallbackThreads, callback_depth
 
 _Work: Any = c10d.Work
@@ -225,6 +226,8 @@ class Reduction:
     """In the switch, 0 to 255."""
     timeout_s: float
     work: PacelineWork
+    memory: TensorMemory | None = None
+    """Which tensor it is, where that matters to what follows."""
 
     def divisor(self, ranks: int) -> int:
         """What the sum over all ranks is divided by."""

@@ -54,7 +54,7 @@ def test_gloo_gives_the_same_bits() -> None:
     def reduce(worker: int) -> None:
         carrier = GlooCarrier(store, worker, WORKERS, 352, 60.0)
         target = np.empty_like(arrays[worker])
-        ready = carrier.reduce(arrays[worker], "bfloat16", "sum", target, worker != 1, 60.0, 16)
+        ready, _ = carrier.reduce(arrays[worker], "bfloat16", "sum", target, worker != 1, 60.0, 16)
         results[worker] = (ready, target.tobytes())
         carrier.close()
 

@@ -111,25 +111,37 @@ def _value_of(pattern: int, kind: int) -> float:
     return float(fixedpoint._widen_f16(np.uint16(pattern)))
 
 
+@compiled_inner
+def patch_range(layout: Any, patch: int) -> Any:
+    """The numbers of a patch, from the first to the one behind the last; none of those that a last chunk lacks."""
+    first = patch // layout.chunk_patches * layout.chunk_numbers
+    numbers: Any = min(np.int64(layout.chunk_numbers), layout.numbers - first)
+    lows = (numbers + 1) // 2
+    a_half = layout.chunk_patches // 2
+    begin = patch % layout.chunk_patches % a_half * PATCH
+    end: Any = min(begin + PATCH, lows)
+    if patch % layout.chunk_patches >= a_half:
+        begin += lows
+        end = min(end + lows, numbers)
+    return first + begin, first + end
+
+
+@compiled_inner
+def step_parts(word: int) -> Any:
+    """What `step_of` gives: how many workers are not finite in the patch, and the exponent of its step."""
+    return word >> 16, (word & _HALF) - _BIAS
+
+
 @compiled
 def write_peaks(layout: Any, place: Any, address: int, kind: int, exponents: Any, out: Any) -> None:
     """A word for each patch: its peak, rounded up, and above it whether there is a NaN or an infinity."""
-    a_half = layout.chunk_patches // 2
     for i in range(place.count):
-        chunk = (place.first + i) // layout.chunk_patches
-        patch = (place.first + i) % layout.chunk_patches
-        first = chunk * layout.chunk_numbers
-        numbers: Any = min(np.int64(layout.chunk_numbers), layout.numbers - first)
-        lows = (numbers + 1) // 2
-        begin = patch % a_half * PATCH
-        end: Any = min(begin + PATCH, lows)
-        if patch >= a_half:
-            begin += lows
-            end = min(end + lows, numbers)
+        begin, end = patch_range(layout, place.first + i)
         word: Any = np.int64(0)
         if begin < end:
-            pattern, nonfinite = peak_at(address, first + begin, end - begin, kind)
-            exponent = _block_exponent(exponents[chunk // layout.block_chunks])
+            pattern, nonfinite = peak_at(address, begin, end - begin, kind)
+            block = (place.first + i) // layout.chunk_patches // layout.block_chunks
+            exponent = _block_exponent(exponents[block])
             if exponent != EXPONENT_ZERO:
                 word = np.int64(
                     np.ceil(_value_of(pattern, kind) * power(peak_bits(layout.workers) - exponent))

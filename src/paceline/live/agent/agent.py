@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.numbers.layout import DTYPES, INT32, ITEM_BYTES, OPS, WIRES, lay_out
+from paceline.core.numbers.residual import GivenPart
 from paceline.errors import UserError
 from paceline.live.agent.config import Address, AgentConfig
 from paceline.live.agent.loop import run
@@ -79,6 +80,11 @@ class Handle:
         self.array = array
         # Memory that the loop works on lives at least as long as the handle.
         self._exponents = exponents
+
+    def agreed(self) -> list[GivenPart]:
+        """Once it is done: what the workers have agreed on for it."""
+        config = self._agent.config
+        return [GivenPart(self.array.size, self._exponents, config.elements, config.workers)]
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when the array holds the result; `ReductionError` if it never will.

@@ -38,6 +38,7 @@ from paceline.torch.failover.heartbeat import AgentWatch, Lifelines, PeerLostErr
 from paceline.torch.failover.offer import PathOffer
 from paceline.torch.failover.pending import PendingReduction, ReductionQueue
 from paceline.torch.failover.switch_search import MakeOffer, NextPath, SwitchSearch
+from paceline.torch.feedback import Feedback
 from paceline.torch.journal import Journal
 from paceline.torch.rendezvous import RankPlace, StorePrefix
 
@@ -147,11 +148,12 @@ class WorkerExchange:
         timeout_s: float,
         tell: Callable[[Exception | None], None],
         wire: int = 32,
+        feedback: Feedback | None = None,
     ) -> PendingReduction | None:
         """All-reduce in place; `tell(None)` or `tell(error)` on some thread when it has ended."""
         with self._lock:
             if self._fatal_error is None and not self._closing:
-                entry = PendingReduction(array, kind, op, priority, timeout_s, tell, wire)
+                entry = PendingReduction(array, kind, op, priority, timeout_s, tell, wire, feedback)
                 self._queue.add(entry)
                 if not self._leaving_agents:
                     self._pump()
@@ -200,7 +202,7 @@ class WorkerExchange:
                 return
             entry.handle = None
             self._watch.moved(time.monotonic())
-            self._queue.finish(entry)
+            self._queue.finish(entry, handle.agreed() if entry.feedback is not None else ())
             self._pump()
         self._journal.count("reductions")
         entry.tell(None)

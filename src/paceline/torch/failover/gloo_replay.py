@@ -40,6 +40,7 @@ from paceline.core.numbers.layout import (
     lay_out,
 )
 from paceline.core.numbers.payload import read_chunk, write_chunk
+from paceline.core.numbers.residual import GivenPart
 from paceline.live.agent.agent import TensorMismatchError
 from paceline.torch.failover.heartbeat import DEAD_S
 from paceline.torch.failover.pending import ReductionQueue
@@ -100,6 +101,11 @@ class ChunkedReduction:
             if status != 0:
                 raise TensorMismatchError("the workers reduce different tensors")
 
+    def agreed(self) -> GivenPart:
+        """What the workers have agreed on, after the last round."""
+        layout = self._layout
+        return GivenPart(int(layout.numbers), self._exponents, int(layout.elements), int(layout.workers))
+
 
 def warm_up() -> None:
     """Compile, or load, what a reduction over Gloo needs: not when the network has just failed."""
@@ -127,8 +133,8 @@ class GlooCarrier:
         ready: bool,
         timeout_s: float,
         wire: int = 32,
-    ) -> bool:
-        """All-reduce `source` of all workers into `target`; True if every worker was `ready`."""
+    ) -> tuple[bool, GivenPart]:
+        """All-reduce `source` of all workers into `target`; whether every worker was `ready`, and what was agreed."""
         chunks = ChunkedReduction(source, kind, op, self.elements, self._workers, wire)
         all_ready = False
         for number, only in enumerate(chunks.rounds):
@@ -139,7 +145,7 @@ class GlooCarrier:
             if number == 0:
                 all_ready = int(ints[-1]) == self._workers
             chunks.read(only, ints, target)
-        return all_ready
+        return all_ready, chunks.agreed()
 
     def _sum(self, ints: Int32Array, timeout_s: float) -> None:
         options: Any = torch.distributed.AllreduceOptions()
@@ -178,12 +184,14 @@ class GlooReplay:
         """
         with self._lock:
             entry = self._queue.get(self.seq)
-        if entry is None:
-            return False
-        source = entry.array if entry.kept is None else entry.kept
+            if entry is None:
+                return False
+            source = entry.array if entry.kept is None else entry.kept
+            if entry.feedback is not None:
+                source = self._queue.keep(entry)
         target = np.empty_like(entry.array) if entry.done else entry.array
         try:
-            all_ready = self._carrier.reduce(
+            all_ready, agreed = self._carrier.reduce(
                 source, entry.kind, entry.op, target, ready, entry.timeout_s, entry.wire
             )
         except TensorMismatchError as error:
@@ -193,7 +201,7 @@ class GlooReplay:
         self.seq += 1
         with self._lock:
             done_before, entry.done = entry.done, True
-            self._queue.finish(entry)
+            self._queue.finish(entry, (agreed,))
             ended(all_ready)
         if not done_before:
             entry.tell(None)

@@ -13,12 +13,15 @@ Pure bookkeeping: no thread, no lock, no clock.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from paceline.core.numbers.residual import Given, GivenPart
+from paceline.torch.feedback import Feedback
 
 COUNT_MAX = 64
 """Reductions under way at a time."""
@@ -28,7 +31,7 @@ BYTES_MAX = 128 << 20
 
 @dataclass
 class PendingReduction:
-    """One reduction: `array` is worked on in place; `kept` is what was in it."""
+    """One reduction: `array` is worked on in place; `kept` is what was in it, with the residual that was added."""
 
     array: npt.NDArray[Any]
     kind: str
@@ -39,6 +42,8 @@ class PendingReduction:
     """Called once, when it has ended."""
     wire: int = 32
     """Bits of a number on the wire."""
+    feedback: Feedback | None = None
+    """What rounding took from the tensor's contribution before, where that is to be made good."""
     seq: int = -1
     """Its number, the same on all workers."""
     kept: npt.NDArray[Any] | None = None
@@ -102,14 +107,27 @@ class ReductionQueue:
         if entry.kept is not None:
             np.copyto(entry.array, entry.kept)
         else:
-            entry.kept = self._buffer(entry.array)
-            np.copyto(entry.kept, entry.array)
+            self.keep(entry)
         entry.begun_s = now_s
         self.next_to_begin = entry.seq + 1
 
-    def finish(self, entry: PendingReduction) -> None:
-        """Its result is here; forget inputs that nobody can ask for any more."""
+    def keep(self, entry: PendingReduction) -> npt.NDArray[Any]:
+        """Its input, which nobody changes, with the tensor's residual."""
+        if entry.kept is None:
+            if entry.feedback is not None:
+                entry.feedback.add_to(entry.array)
+            entry.kept = self._buffer(entry.array)
+            np.copyto(entry.kept, entry.array)
+        return entry.kept
+
+    def finish(self, entry: PendingReduction, agreed: Sequence[GivenPart] = ()) -> None:
+        """Its result is here, by what the workers agreed on; forget inputs that nobody can ask for any more."""
         entry.done = True
+        if entry.feedback is not None and entry.kept is not None:
+            before_seq = entry.feedback.seq
+            before = entry.feedback.follow(entry.seq, Given(entry.kept, agreed))
+            if before is not None and (not self.entries or before_seq < self.entries[0].seq):
+                self._give(before)
         self.next_to_begin = max(self.next_to_begin, entry.seq + 1)
         while (first := self.get(self.lowest_open)) is not None and first.done:
             self.lowest_open += 1
@@ -132,7 +150,11 @@ class ReductionQueue:
     def _give_back(self, entry: PendingReduction) -> None:
         if entry.kept is None:
             return
+        if entry.feedback is None or not entry.feedback.holds(entry.kept):
+            self._give(entry.kept)
+        entry.kept = None
+
+    def _give(self, array: npt.NDArray[Any]) -> None:
         if len(self._pool) > self.count_max:
             self._pool.clear()
-        self._pool.setdefault(entry.kept.nbytes, []).append(entry.kept.view(np.uint8))
-        entry.kept = None
+        self._pool.setdefault(array.nbytes, []).append(array.view(np.uint8))

@@ -6,7 +6,9 @@
 with the other hosts, and hands the result to all (*down*). A tensor goes in segments, so that the three
 overlap. Sums are of float32 also for 16-bit tensors, and are rounded once, at the end.
 
-16-bit tensors travel in the 16-bit form of the wire (`core/numbers/halves.py`), unless `PACELINE_WIRE` is 32.
+16-bit tensors travel in the 16-bit form of the wire (`core/numbers/halves.py`), unless `PACELINE_WIRE` is 32; with 16
+float32 does too, and what rounding takes from a worker's contribution is added to the next one of the same tensor
+(`feedback`).
 
 Agents compare what workers bring, but not of integers, and see of a tensor in segments neither its size nor its
 operation. There a *signature* goes ahead: one integer made of size, format and operation, whose sum tells whether all
@@ -23,6 +25,7 @@ import numpy as np
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistBackendError
 
+from paceline.core.numbers import residual
 from paceline.errors import UserError
 from paceline.live.hostmem.group import HostGroup, HostReduceError, HostTensorMismatchError, RankLeftError
 from paceline.live.net.sockets import elements_for
@@ -31,6 +34,7 @@ from paceline.torch.failover.exchange import WorkerExchange
 from paceline.torch.failover.gloo_replay import GlooCarrier
 from paceline.torch.failover.heartbeat import Lifelines, PeerLostError, failure_notice, tell_everyone
 from paceline.torch.failover.offer import drop_offer, make_offer, numbered_racks, routes, switches_of
+from paceline.torch.feedback import FeedbackStore
 from paceline.torch.journal import Journal
 from paceline.torch.rendezvous import RankPlace, StorePrefix
 from paceline.torch.serial_thread import SerialThread
@@ -48,6 +52,8 @@ def make_network_reducer(
 ) -> Reducer:
     """`host` is there where several ranks of this host are one worker."""
     wire = agreed_wire(keys.part("wire/"), place.rank, place.ranks, request.settings.wire)
+    if wire == 16 and place.local_rank == 0:
+        residual.warm_up()
     exchange = make_exchange(request, keys, place, journal) if place.local_rank == 0 else None
     if host is None:
         assert exchange is not None
@@ -115,12 +121,16 @@ class DirectReducer:
 
     def __init__(self, exchange: WorkerExchange, wire: int | None = None) -> None:
         self._exchange, self._wire = exchange, wire
+        self._feedbacks = FeedbackStore()
 
     def submit(self, reduction: Reduction) -> None:
         r = reduction
         if r.kind != "int32":
             wire = wire_of(r.kind, self._wire)
-            entry = self._exchange.submit(r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end, wire)
+            feedback = self._feedbacks.of(r.memory) if r.memory is not None else None
+            entry = self._exchange.submit(
+                r.array, r.kind, r.op, r.priority, r.timeout_s, r.work.end, wire, feedback
+            )
             if entry is not None:
                 r.work.wait_by(partial(self._exchange.wait_here, entry))
             return
@@ -151,7 +161,7 @@ class TwoLevelReducer:
         journal: Journal,
         wire: int | None = None,
     ) -> None:
-        self._wire = wire
+        self._wire, self._feedbacks = wire, FeedbackStore()
         self._host, self._exchange, self._ranks, self._workers = host, exchange, place.ranks, place.workers
         self._keys, self._journal = keys.part("peers/"), journal
         self._up, self._down = SerialThread("paceline-up"), SerialThread("paceline-down")
@@ -183,7 +193,8 @@ class TwoLevelReducer:
                 send_signature(r, self._exchange, segment.exchanged)
             kind = "int32" if r.kind == "int32" else "float32"
             ended, wire = segment.exchanged, wire_of(r.kind, self._wire)
-            self._exchange.submit(segment.total, kind, "sum", r.priority, r.timeout_s, ended, wire)
+            feedback = self._feedbacks.of(r.memory.part(segment.begin)) if r.memory is not None else None
+            self._exchange.submit(segment.total, kind, "sum", r.priority, r.timeout_s, ended, wire, feedback)
         self._down.put(partial(self._go_down, segment))
 
     def _go_down(self, segment: "_Segment") -> None:
@@ -238,7 +249,7 @@ class _Segment:
     """A part of a tensor on its way up, across and down; ahead of the first part goes the signature."""
 
     def __init__(self, reduction: Reduction, begin: int, end: int) -> None:
-        self.reduction = reduction
+        self.reduction, self.begin = reduction, begin
         self.is_first, self.is_last = begin == 0, end == reduction.array.shape[0]
         self.values = reduction.array[begin:end]
         self.total: Any = None
