@@ -348,6 +348,25 @@ def test_several_seeds_have_a_table_and_json_of_their_own(
     assert told["seeds"]["5"]["esa"]["avg_jct_s"] != told["seeds"]["6"]["esa"]["avg_jct_s"]
 
 
+def test_a_profile_counts_every_event_and_has_the_time_of_every_part(
+    monkeypatch: Patch, capsys: Captured, small: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    given = (small, "--policy", "esa,ring", "--profile", "--legend", "--json", str(file), "--jobs", "1")
+    assert run(monkeypatch, *given) == 0
+    shown = capsys.readouterr().out
+    assert "Real time of each part" in shown
+    assert "building: " in shown
+    for result in json.loads(file.read_text())["policies"].values():
+        kinds = result["events_by_kind"]
+        assert sum(kinds.values()) == result["events"]
+        assert kinds["host_up"] > 0
+        assert kinds["host_down"] > 0
+        assert kinds["timers"] > 0
+        assert set(result["parts_s"]) >= {"building", "loading", "events", "figures"}
+        assert result["parts_s"]["events"] <= result["wall_s"]
+
+
 def test_the_number_of_processes_changes_nothing(monkeypatch: Patch, small: str, tmp_path: Path) -> None:
     found = []
     for jobs in ("1", "3"):

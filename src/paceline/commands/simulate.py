@@ -34,6 +34,8 @@ Examples:
   paceline simulate examples/simulate/quick.toml --seeds 5
 
   paceline simulate examples/simulate/leaf-spine.toml --set "network.rate=25 Gbit/s" --json -
+
+  paceline simulate examples/simulate/leaf-spine.toml --policy esa --profile
 """
 DECISIONS_SHOWN_MAX = 12
 JOBS_SHOWN_MAX = 16
@@ -66,6 +68,9 @@ def simulate(
     ] = None,
     json_file: JsonFile = "",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="What the simulator did: events by kind, and time by part.")
+    ] = False,
     legend: Legend = False,
 ) -> None:
     from paceline.errors import EXIT_FAILED
@@ -82,7 +87,7 @@ def simulate(
     by_seed = _run(loaded, names, seeds, check, jobs)
     results = by_seed[0]
     if json_file:
-        policies = {result.policy: result.to_dict() for result in results}
+        policies = {result.policy: _as_data(result, profile) for result in results}
         told: dict[str, Any] = {"scenario": loaded.name, "seed": loaded.seed, "policies": policies}
         if seeds > 1:
             told["seeds"] = {
@@ -96,6 +101,8 @@ def simulate(
     if json_file != "-":
         _show(results, html, doubled_up(loaded), legend)
         _show_seeds(by_seed, legend)
+        if profile:
+            _show_profile(results, legend)
     if any(result.failed or result.wrong for group in by_seed for result in group):
         raise typer.Exit(EXIT_FAILED)
 
@@ -332,6 +339,30 @@ def _show_seeds(by_seed: "list[list[RunResult]]", legend: bool) -> None:
     print_table(console, SEED_COLUMNS, report.seed_rows(by_seed))
     if legend:
         print_legend(console, SEED_COLUMNS)
+
+
+def _as_data(result: "RunResult", profile: bool) -> dict[str, Any]:
+    return {**result.to_dict(), **({"parts_s": result.parts_s} if profile else {})}
+
+
+PROFILE_COLUMNS = ("policy", "events", "at switches", "between switches", "at hosts", "detours", "timers")
+
+
+def _show_profile(results: "list[RunResult]", legend: bool) -> None:
+    """Events by kind and real time by part, of the first seed's runs."""
+    from paceline.report import simulation as report
+
+    console = page_console(140)
+    console.print("\nEvents, and of which kind they were:", style="bold")
+    print_table(console, PROFILE_COLUMNS, [report.event_row(result) for result in results])
+    if legend:
+        print_legend(console, PROFILE_COLUMNS)
+    parts = list(dict.fromkeys(part for result in results for part in result.parts_s))
+    console.print("\nReal time of each part:", style="bold")
+    columns = ["policy", *parts, "events/s"]
+    print_table(console, columns, [report.part_row(result, parts) for result in results])
+    if legend:
+        print_legend(console, columns)
 
 
 STRAGGLER_COLUMNS = ("time", "job", "worker", "what", "why")

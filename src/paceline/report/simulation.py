@@ -42,6 +42,20 @@ def best_jct_s(results: Sequence[RunResult]) -> float | None:
     return min((result.avg_jct_s for result in results if result.avg_jct_s is not None), default=None)
 
 
+def event_row(result: RunResult) -> list[str]:
+    """How many events there were, and the share of each kind."""
+    kinds = ("host_up", "between_switches", "host_down", "detours_and_programs", "timers")
+    shares = [100 * result.events_by_kind[kind] / max(1, result.events) for kind in kinds]
+    return [result.policy, f"{result.events:,}", *(f"{share:.1f} %" for share in shares)]
+
+
+def part_row(result: RunResult, parts: Sequence[str]) -> list[str]:
+    """Real time by part, and events in each second of theirs."""
+    times = [seconds(result.parts_s.get(part, 0.0)) for part in parts]
+    rate = result.events / max(result.parts_s.get("events", 0.0), 1e-9)
+    return [result.policy, *times, f"{rate / 1e6:.2f} M"]
+
+
 def seed_rows(by_seed: Sequence[Sequence[RunResult]]) -> list[list[str]]:
     """One policy a row: average completion times over the seeds for which all jobs ended."""
     found: dict[str, list[float]] = {result.policy: [] for result in by_seed[0]}

@@ -82,10 +82,12 @@ class RunResult:
     """The same, by kind of link."""
     events: int
     """Events that the engine went through."""
+    events_by_kind: dict[str, int]
+    """The same: packets that arrive, by kind of link, and timers."""
     packets: int
     """Packets that switches forwarded."""
     wall_s: float
-    """Real time that the run took: the one figure that differs from run to run."""
+    """Real time that the run took: it differs from run to run, as do `parts_s`."""
     exact: bool | None
     """Whether every sum was the true one; None if nobody checked."""
     checked: int
@@ -100,10 +102,13 @@ class RunResult:
     """What the coordinators decided about stragglers, when and why."""
     occupancy: Occupancy = field(repr=False)
     """Aggregators held over time."""
+    parts_s: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+    """Real time by part: building, loading compiled code, events, coordinators, figures."""
 
     def to_dict(self, with_occupancy: bool = False) -> dict[str, Any]:
         """Plain data for scripts."""
         data = asdict(self)
+        del data["parts_s"]
         if not with_occupancy:
             del data["occupancy"]
         return data
@@ -159,6 +164,7 @@ def collect(setup: Setup, coordinators: Coordinators, reason: str, check: bool, 
         traffic_bytes=int(state.size_bytes.sum()),
         traffic_by_link_bytes=_traffic_by_link(setup),
         events=int(world.control[w.EVENTS]),
+        events_by_kind=_events_by_kind(setup),
         packets=int(world.control[w.FORWARDED]),
         wall_s=wall_s,
         exact=(wrong == 0 and checked > 0 and not failures and whole)
@@ -255,6 +261,19 @@ def _occupancy(setup: Setup) -> Occupancy:
         [world.samples[:rows, j].tolist() for j in range(len(setup.jobs))],
         total,
     )
+
+
+def _events_by_kind(setup: Setup) -> dict[str, int]:
+    topology, state = setup.topology, setup.world.links.state
+    arrived = state.packets - state.length - state.waiting
+    hosts = topology.hosts
+    kinds = {
+        "host_up": int(arrived[:hosts].sum()),
+        "host_down": int(arrived[hosts : 2 * hosts].sum()),
+        "between_switches": int(arrived[2 * hosts : topology.links].sum()),
+        "detours_and_programs": int(arrived[topology.links :].sum()),
+    }
+    return {**kinds, "timers": int(setup.world.control[w.EVENTS]) - sum(kinds.values())}
 
 
 def _traffic_by_link(setup: Setup) -> dict[str, int]:

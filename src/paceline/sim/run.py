@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from paceline.compile.cache import is_on_disk
 from paceline.compile.decorators import interpreted
@@ -52,13 +53,32 @@ def simulate(
     announce_compilation()
     if seed is not None:
         scenario = scenario.model_copy(update={"seed": seed})
+    watch = _Watch()
     scenario = with_overheads(scenario, policy, _step_s)
     setup = build(scenario, policy, scenario.seed, check, rule)
+    watch.over("building")
     run(setup.world, 0, setup.room, scenario.horizon)  # compiles, or loads what was compiled
+    watch.over("loading")
     started = time.perf_counter()
     coordinators = Coordinators(setup)
-    reason = _run_to_end(setup, coordinators, progress)
-    return collect(setup, coordinators, reason, check, time.perf_counter() - started)
+    reason = _run_to_end(setup, coordinators, progress, watch)
+    result = collect(setup, coordinators, reason, check, time.perf_counter() - started)
+    watch.over("figures")
+    return replace(result, parts_s=watch.parts_s)
+
+
+class _Watch:
+    """Real time by part of a run."""
+
+    def __init__(self) -> None:
+        self.parts_s: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def over(self, part: str) -> None:
+        """What was done since the last call, or since the beginning, was this."""
+        now = time.perf_counter()
+        self.parts_s[part] = self.parts_s.get(part, 0.0) + now - self._since
+        self._since = now
 
 
 def _step_s(scenario: Scenario, policy: str) -> float:
@@ -74,14 +94,22 @@ def _step_s(scenario: Scenario, policy: str) -> float:
     return job.mean_iteration_s
 
 
-def _run_to_end(setup: Setup, coordinators: Coordinators, progress: Callable[[int, int], None] | None) -> str:
+def _run_to_end(
+    setup: Setup,
+    coordinators: Coordinators,
+    progress: Callable[[int, int], None] | None,
+    watch: _Watch | None = None,
+) -> str:
+    watch = watch or _Watch()
     total = sum(job.iterations * job.workers for job in setup.jobs)
     while True:
         stop = run(setup.world, _EVENTS_A_STEP, setup.room, setup.scenario.horizon)
+        watch.over("events")
         if stop == POOL_LOW_ROOM:
             setup.world = setup.world._replace(pool=grown_pool(setup.world.pool))
         elif stop == COORDINATE:
             coordinators.attend(setup)
+            watch.over("coordinators")
             continue
         elif stop == ENDED:
             return ""
