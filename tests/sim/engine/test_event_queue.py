@@ -5,7 +5,7 @@ import heapq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.engine.event_queue import NEVER_NS, new_queue, set_time
+from paceline.sim.engine.event_queue import NEVER_NS, new_queue, set_time, time_of
 
 changes = st.lists(
     st.tuples(st.integers(0, 12), st.one_of(st.integers(0, 20), st.just(int(NEVER_NS)))), max_size=60
@@ -38,8 +38,8 @@ def test_the_winner_is_the_earliest_and_ties_go_to_the_lower_number(events: list
         heap.set_time(entity, time_ns)
         first = heap.first()
         assert first is not None
-        winner = int(queue.winner[1])
-        assert int(queue.time_ns[winner]) == first[0]
+        winner = int(queue.nodes[1].entity)
+        assert int(time_of(queue, winner)) == first[0]
         if first[0] != NEVER_NS:
             assert winner == first[1]
 
@@ -52,15 +52,15 @@ def test_taking_the_winner_again_and_again_sorts(times: list[int]) -> None:
         set_time(queue, entity, time_ns)
     taken = []
     for _ in times:
-        winner = int(queue.winner[1])
-        taken.append((int(queue.time_ns[winner]), winner))
+        winner = int(queue.nodes[1].entity)
+        taken.append((int(time_of(queue, winner)), winner))
         set_time(queue, winner, int(NEVER_NS))
     assert taken == sorted((time_ns, entity) for entity, time_ns in enumerate(times))
-    assert queue.time_ns[queue.winner[1]] == NEVER_NS
+    assert queue.nodes[1].time_ns == NEVER_NS
 
 
 def test_a_new_queue_is_idle_whatever_its_size() -> None:
     for entities in (1, 2, 3, 64, 65):
         queue = new_queue(entities)
-        assert queue.time_ns.shape[0] >= entities
-        assert queue.time_ns[queue.winner[1]] == NEVER_NS
+        assert queue.nodes.shape[0] >= 2 * entities
+        assert queue.nodes[1].time_ns == NEVER_NS

@@ -7,9 +7,10 @@ import pytest
 
 from paceline.core.wire import ECN, PACKET
 from paceline.sim.build.topology import build_links, place_jobs
-from paceline.sim.engine.event_queue import NEVER_NS, new_queue
+from paceline.sim.engine.event_queue import NEVER_NS, new_queue, time_of
 from paceline.sim.engine.links import (
     POOL_PACKET,
+    RING_START,
     copy_packet,
     dequeue,
     drop_reference,
@@ -56,8 +57,8 @@ class Wire:
         return p
 
     def arrival_ns(self) -> int:
-        assert int(self.queue.winner[1]) == self.at
-        return int(self.queue.time_ns[self.at])
+        assert int(self.queue.nodes[1].entity) == self.at
+        return int(time_of(self.queue, self.at))
 
     def receive(self) -> tuple[int, int, int]:
         now_ns = self.arrival_ns()
@@ -95,7 +96,7 @@ def test_packets_follow_each_other_at_the_rate_in_the_order_sent() -> None:
     for k, p in enumerate(sent):
         assert wire.arrival_ns() == (k + 1) * PACKET_NS + DELAY_NS
         assert wire.receive() == (p, 0, k)
-    assert wire.queue.time_ns[wire.at] == NEVER_NS
+    assert time_of(wire.queue, wire.at) == NEVER_NS
     assert (wire.link.packets, wire.link.size_bytes) == (5, 5 * PACKET_NS)
 
 
@@ -159,6 +160,27 @@ def test_a_ring_wraps_around() -> None:
     assert int(wire.pool.meta[0]) == 32
 
 
+@pytest.mark.parametrize("taken", [0, 5, 15])
+def test_a_ring_takes_more_places_when_it_needs_them_and_keeps_the_order(taken: int) -> None:
+    """Wherever its oldest packet lies; and with marks, destinations and times."""
+    wire = Wire(UPLINK, ring=128)
+    wire.pool = new_pool(256, 2)
+    sent = [(wire.send(to=k), k) for k in range(16)]
+    assert wire.link.mask == RING_START - 1
+    for p, to in sent[:taken]:
+        assert wire.receive() == (p, 0, to)
+    sent = sent[taken:] + [(wire.send(to=k), k) for k in range(16, 116)]
+    assert wire.link.mask == 127
+    assert wire.link.length == 116 - taken
+    before_ns = 0
+    for p, to in sent:
+        assert wire.arrival_ns() > before_ns
+        before_ns = wire.arrival_ns()
+        assert wire.receive() == (p, 0, to)
+    wire.send(to=7)
+    assert wire.receive()[2] == 7
+
+
 def test_a_shared_packet_returns_to_the_pool_with_its_last_reference() -> None:
     pool = new_pool(4, 0)
     p = take(pool)
@@ -198,7 +220,8 @@ def test_numba_takes_no_packet_of_the_pool_for_one_of_the_core() -> None:
 
     # A subtype would run what was compiled for the core's packets before, with a warning that fails a cold run.
     assert from_dtype(POOL_PACKET).can_convert_to(None, from_dtype(PACKET)) is None
-    assert POOL_PACKET.itemsize == PACKET.itemsize
+    assert POOL_PACKET.itemsize == 128, "two cache lines"
+    assert new_pool(4, 0).packets.ctypes.data % 64 == 0
 
 
 # --- classes of strict priority --------------------------------------------------------------------------------

@@ -200,9 +200,9 @@ def test_every_packet_and_aggregator_is_given_back(policy: str) -> None:
     pool, links = setup.world.pool, setup.world.links
     on_links = set()
     for at in range(links.state.shape[0]):
-        head, capacity = int(links.state[at].head), links.packet.shape[1]
+        head, mask = int(links.state[at].head), int(links.state[at].mask)
         for k in range(int(links.state[at].length)):
-            on_links.add(int(links.packet[at, (head + k) % capacity]) & ((1 << 30) - 1))
+            on_links.add(int(links.flying[at, (head + k) & mask].packet) & ((1 << 30) - 1))
     free = int(pool.meta[0])
     assert free + len(on_links) == pool.packets.shape[0]
     assert len(set(pool.stack[:free].tolist())) == free

@@ -17,14 +17,17 @@ from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import JobError, SettingError
 from paceline.sim.engine.links import (
     DETOURS,
+    FLYING,
     FS_PER_NS,
     LANE,
     LINK,
     NO_STACK,
+    RING_START,
     STACK_OF_ENDPOINT,
     UNLIMITED_FS,
     Links,
 )
+from paceline.sim.engine.records import aligned_records
 from paceline.sim.engine.world import new_records
 from paceline.sim.scenario import Scenario, ScenarioJob
 
@@ -111,7 +114,7 @@ def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int =
     struck = scenario.faults.strikes_packets
     nodes = topology.hosts + topology.switches
     total = topology.links + (DETOURS * nodes if struck else 0) + stacks
-    state = new_records(total, LINK)
+    state = aligned_records(total, LINK)
     for host in range(topology.hosts):
         leaf = topology.leaf_of_host[host]
         _set(state[host], network.rate, network.delay, None, None, leaf, True)
@@ -140,6 +143,7 @@ def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int =
     state.detour[:] = -1
     state.stack[:] = NO_STACK
     state.length_max[:] = ring
+    state.mask[:] = min(RING_START, ring) - 1
     if struck:
         for at in range(topology.links):
             node = state[at].to + (topology.hosts if state[at].to_switch else 0)
@@ -165,9 +169,7 @@ def build_links(scenario: Scenario, topology: Topology, ring: int, stacks: int =
     lanes = (total, classes) if classes > 1 else (1, 1)
     return Links(
         state,
-        np.zeros((total, ring), dtype=np.int64),
-        np.zeros((total, ring), dtype=np.int32),
-        np.zeros((total, ring), dtype=np.int32),
+        new_records((total, ring), FLYING),
         new_records(lanes, LANE),
         np.zeros((*lanes, ring if classes > 1 else 1), dtype=np.int32),
         np.zeros((*lanes, ring if classes > 1 else 1), dtype=np.int32),
@@ -247,7 +249,7 @@ def fill_stacks(links: Links, scenario: Scenario, first: int, switches: int) -> 
         record.queue_fs = record.ecn_fs = UNLIMITED_FS
         record.packet_fs = model.packet * FS_PER_NS
         record.detour, record.stack = -1, NO_STACK
-        record.length_max = min(links.time_ns.shape[1], max(1, model.receive_buffer // packet_bytes))
+        record.length_max = min(links.flying.shape[1], max(1, model.receive_buffer // packet_bytes))
         record.to_switch = int(stack - first < switches)
         record.to = stack - first if record.to_switch else 0
     for at in range(first):

@@ -10,15 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.compile.decorators import compiled_inner
+from paceline.sim.engine.records import aligned_records
 
 NEVER_NS = np.iinfo(np.int64).max
 
 
-class Queue(NamedTuple):
-    """`time_ns[e]` is when entity e acts next; `winner[1]` is the entity that acts first."""
+NODE = np.dtype([("time_ns", "i8"), ("entity", "i4")], align=True)
+"""A match: who acts first of those below, and when. A pair of them, which one match compares, is in one cache line."""
 
-    time_ns: Any
-    winner: Any
+
+class Queue(NamedTuple):
+    """`nodes[1]` is who acts first of all; the matches below `nodes[n]` are `nodes[2 * n]` and the one after it."""
+
+    nodes: Any
+    """`NODE` records; in the second half those of the entities themselves."""
 
 
 def new_queue(entities: int) -> Queue:
@@ -26,26 +31,37 @@ def new_queue(entities: int) -> Queue:
     size = 1
     while size < max(entities, 2):
         size *= 2
-    winner = np.zeros(2 * size, dtype=np.int32)
-    winner[size:] = np.arange(size)
+    nodes = aligned_records(2 * size, NODE)
+    nodes.time_ns = NEVER_NS
+    nodes.entity[size:] = np.arange(size)
     for node in range(size - 1, 0, -1):
-        winner[node] = winner[2 * node]
-    return Queue(np.full(size, NEVER_NS, dtype=np.int64), winner)
+        nodes.entity[node] = nodes.entity[2 * node]
+    return Queue(nodes)
+
+
+@compiled_inner
+def time_of(queue: Queue, entity: int) -> int:
+    """When the entity acts next."""
+    return int(queue.nodes[(queue.nodes.shape[0] >> 1) + entity].time_ns)
 
 
 @compiled_inner
 def set_time(queue: Queue, entity: int, time_ns: int) -> None:
     """The entity acts next at `time_ns` (`NEVER_NS`: it is idle)."""
-    times = queue.time_ns
-    winner = queue.winner
-    times[entity] = time_ns
-    node = (times.shape[0] + entity) >> 1
-    while node >= 1:
-        left = winner[2 * node]
-        right = winner[2 * node + 1]
-        best = left if times[left] <= times[right] else right
-        before = winner[node]
-        winner[node] = best
-        if best == before and best != entity:
+    nodes = queue.nodes
+    at = (nodes.shape[0] >> 1) + entity
+    nodes[at].time_ns = time_ns
+    first_ns = np.int64(time_ns)
+    first = np.int64(entity)
+    while at > 1:
+        other = nodes[at ^ 1]
+        # An odd one is the right one of its match.
+        if other.time_ns < first_ns or (other.time_ns == first_ns and at & 1 != 0):
+            first_ns = other.time_ns
+            first = np.int64(other.entity)
+        at >>= 1
+        match = nodes[at]
+        if match.entity == first and match.time_ns == first_ns:
             return
-        node >>= 1
+        match.time_ns = first_ns
+        match.entity = first

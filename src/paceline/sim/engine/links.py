@@ -29,42 +29,47 @@ import numpy as np
 from paceline.compile.decorators import compiled_apart, compiled_inner
 from paceline.core.wire import ECN, ENVELOPE_BYTES, HEADER_BYTES, PACKET_FIELDS
 from paceline.sim.engine.event_queue import NEVER_NS, Queue, set_time
+from paceline.sim.engine.records import aligned_records, in_lines
 
 DETOURS = 3
 FS_PER_NS = 1_000_000
 UNLIMITED_FS = np.iinfo(np.int64).max
 _ECN_BIT = 1 << 30
 
-# What every packet touches comes first: two cache lines.
-LINK = np.dtype(
-    [
-        ("to", "i4"),  # the host or switch at its end
-        ("to_switch", "i4"),  # 1: a switch
-        ("detour", "i4"),  # the first of its detours; -1: it has none
-        ("stack", "i4"),  # where packets wait for the program at its end; or NO_STACK, or STACK_OF_ENDPOINT
-        ("fs_per_byte", "i8"),  # its rate, as the time of a byte
-        ("packet_fs", "i8"),  # time of a packet, beside that of its bytes
-        ("delay_ns", "i8"),  # from the last byte sent to its arrival
-        ("queue_fs", "i8"),  # a packet behind a longer backlog is dropped
-        ("ecn_fs", "i8"),  # a packet behind a longer backlog is marked
-        ("length_max", "i8"),  # packets it holds at most
-        ("burst_fs", "i8"),  # how much of its idle time it makes up for, as token buckets do
-        ("busy_fs", "i8"),  # when all that was sent will be on the wire
-        ("head", "i8"),  # the oldest packet's place in the ring
-        ("length", "i8"),  # packets on it
-        ("size_bytes", "i8"),  # carried so far
-        ("packets", "i8"),  # carried so far
-        ("other_num", "i8"),  # other traffic, not cut into packets: its share of the rate, in millionths
-        ("other_from_ns", "i8"),  # from when
-        ("other_until_ns", "i8"),  # until when
-        ("drops", "i8"),  # packets dropped so far
-        ("marks", "i8"),  # packets marked so far
-        ("core", "i4"),  # of a stack: the core that its program runs on
-        ("classes", "i4"),  # queues of strict priority in front of it; less than two: first in, first out
-        ("waiting", "i8"),  # packets in these queues
-    ],
-    align=True,
+LINK = in_lines(
+    # What every packet touches fills the first two cache lines.
+    ("to", "i4"),  # the host or switch at its end
+    ("to_switch", "i4"),  # 1: a switch
+    ("detour", "i4"),  # the first of its detours; -1: it has none
+    ("stack", "i4"),  # where packets wait for the program at its end; or NO_STACK, or STACK_OF_ENDPOINT
+    ("head", "i4"),  # the oldest packet's place in the ring
+    ("length", "i4"),  # packets on it
+    ("mask", "i4"),  # places of the ring that are in use, less one: so many less one as a power of two
+    ("waiting", "i4"),  # packets in its queues of strict priority
+    ("busy_fs", "i8"),  # when all that was sent will be on the wire
+    ("fs_per_byte", "i8"),  # its rate, as the time of a byte
+    ("packet_fs", "i8"),  # time of a packet, beside that of its bytes
+    ("delay_ns", "i8"),  # from the last byte sent to its arrival
+    ("queue_fs", "i8"),  # a packet behind a longer backlog is dropped
+    ("ecn_fs", "i8"),  # a packet behind a longer backlog is marked
+    ("burst_fs", "i8"),  # how much of its idle time it makes up for, as token buckets do
+    ("size_bytes", "i8"),  # carried so far
+    ("packets", "i8"),  # carried so far
+    ("other_num", "i8"),  # other traffic, not cut into packets: its share of the rate, in millionths
+    ("length_max", "i4"),  # packets it holds at most
+    ("classes", "i4"),  # queues of strict priority in front of it; less than two: first in, first out
+    ("core", "i4"),  # of a stack: the core that its program runs on
+    ("other_from_ns", "i8"),  # other traffic: from when
+    ("other_until_ns", "i8"),  # until when
+    ("drops", "i8"),  # packets dropped so far
+    ("marks", "i8"),  # packets marked so far
 )
+
+FLYING = np.dtype([("time_ns", "i8"), ("packet", "i4"), ("to", "i4")], align=True)
+"""A packet on a link: when it arrives, its number in the pool with a mark that it got here, and the endpoint it is for;
+-1: nobody in particular."""
+RING_START = 16
+"""Places of a ring that are in use at first: memory that is gone through is memory that must be fetched."""
 
 LANE = np.dtype(
     [
@@ -80,7 +85,7 @@ LANE = np.dtype(
 NO_STACK = -1
 STACK_OF_ENDPOINT = -2
 
-POOL_PACKET = np.dtype([("references", "i4"), *PACKET_FIELDS], align=True)
+POOL_PACKET = in_lines(("references", "i4"), *PACKET_FIELDS)
 """A packet of the core and how many hold it. The count stands first: behind the core's fields it would make this
 record a subtype of the core's for Numba, which then would run what it had compiled for the core's, with a warning."""
 
@@ -90,18 +95,14 @@ class Links(NamedTuple):
 
     state: Any
     """`LINK` records."""
-    time_ns: Any
-    """`[link, place]`: when the packet arrives."""
-    packet: Any
-    """`[link, place]`: which packet of the pool, and whether it was marked here."""
-    to: Any
-    """`[link, place]`: the endpoint it is for; -1: nobody in particular."""
+    flying: Any
+    """`[link, place]`: `FLYING` records."""
     lanes: Any
     """`[link, class]`: `LANE` records, the first is served first; where links have classes."""
     lane_packet: Any
-    """`[link, class, place]`: as `packet`."""
+    """`[link, class, place]`: as `packet` of `FLYING`."""
     lane_to: Any
-    """`[link, class, place]`: as `to`."""
+    """`[link, class, place]`: as `to` of `FLYING`."""
 
 
 class Pool(NamedTuple):
@@ -120,7 +121,7 @@ class Pool(NamedTuple):
 def new_pool(capacity: int, width: int) -> Pool:
     """An empty pool."""
     return Pool(
-        np.zeros(capacity, dtype=POOL_PACKET).view(np.recarray),
+        aligned_records(capacity, POOL_PACKET),
         np.zeros((capacity, width), dtype=np.int32),
         np.arange(capacity - 1, -1, -1, dtype=np.int32),
         np.array([capacity], dtype=np.int64),
@@ -239,11 +240,33 @@ def _class_of(links: Links, at: int, rank: int) -> int:
     return int(c)
 
 
+@compiled_inner
+def _append(links: Links, at: int, time_ns: int, entry: int, to: int) -> None:
+    """A packet is on the link, behind the others."""
+    link = links.state[at]
+    if link.length > link.mask:
+        _widen(links, at)
+    newest = links.flying[at, (link.head + link.length) & link.mask]
+    newest.time_ns = time_ns
+    newest.packet = entry
+    newest.to = to
+    link.length += 1
+
+
+@compiled_apart
+def _widen(links: Links, at: int) -> None:
+    """All places in use are taken: twice as many. Those that went on at the beginning go on behind the old end."""
+    link = links.state[at]
+    places = link.mask + 1
+    for i in range(link.head):
+        links.flying[at, places + i] = links.flying[at, i]
+    link.mask = 2 * places - 1
+
+
 @compiled_apart
 def start_waiting(links: Links, pool: Pool, at: int, now_ns: int) -> None:
     """Put on the wire what has had its turn by now: whenever the link was free, the head of the first queue."""
     link = links.state[at]
-    capacity = links.time_ns.shape[1]
     now_fs = now_ns * FS_PER_NS
     while link.waiting > 0 and link.busy_fs <= now_fs:
         c = 0
@@ -258,11 +281,8 @@ def start_waiting(links: Links, pool: Pool, at: int, now_ns: int) -> None:
         size_bytes = _size_bytes(pool, int(entry) & (_ECN_BIT - 1))
         lane.time_fs -= size_bytes * link.fs_per_byte
         link.busy_fs += _transmission_fs(link, size_bytes, link.busy_fs // FS_PER_NS)
-        place = (link.head + link.length) & (capacity - 1)
-        links.time_ns[at, place] = (link.busy_fs + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
-        links.packet[at, place] = entry
-        links.to[at, place] = to
-        link.length += 1
+        arrival_ns = (link.busy_fs + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
+        _append(links, at, arrival_ns, entry, to)
 
 
 @compiled_inner
@@ -278,7 +298,6 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
     # A token bucket: what a link has not carried of late, up to a burst, it carries at once.
     busy_fs = max(link.busy_fs, now_fs - link.burst_fs)
     backlog_fs = max(0, busy_fs - now_fs)
-    capacity = links.time_ns.shape[1]
     if backlog_fs > link.queue_fs or link.length >= link.length_max:
         link.drops += 1
         drop_reference(pool, p)
@@ -293,11 +312,7 @@ def enqueue(links: Links, queue: Queue, pool: Pool, at: int, p: int, to: int, no
     link.size_bytes += size_bytes
     link.packets += 1
     arrival_ns = (max(busy_fs, now_fs) + (FS_PER_NS - 1)) // FS_PER_NS + link.delay_ns
-    place = (link.head + link.length) & (capacity - 1)
-    links.time_ns[at, place] = arrival_ns
-    links.packet[at, place] = entry
-    links.to[at, place] = to
-    link.length += 1
+    _append(links, at, arrival_ns, entry, to)
     if link.length == 1:
         set_time(queue, at, arrival_ns)
 
@@ -308,13 +323,13 @@ def dequeue(links: Links, queue: Queue, pool: Pool, at: int, now_ns: int) -> tup
     link = links.state[at]
     if link.waiting > 0:
         start_waiting(links, pool, at, now_ns)
-    capacity = links.time_ns.shape[1]
-    entry = np.int64(links.packet[at, link.head])
-    to = np.int64(links.to[at, link.head])
-    link.head = (link.head + 1) & (capacity - 1)
+    oldest = links.flying[at, link.head]
+    entry = np.int64(oldest.packet)
+    to = np.int64(oldest.to)
+    link.head = (link.head + 1) & link.mask
     link.length -= 1
     if link.length > 0:
-        set_time(queue, at, links.time_ns[at, link.head])
+        set_time(queue, at, links.flying[at, link.head].time_ns)
     else:
         set_time(queue, at, NEVER_NS)
     return int(entry & (_ECN_BIT - 1)), ECN if entry & _ECN_BIT else 0, int(to)

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.compile.decorators import compiled, compiled_apart, compiled_inner
 from paceline.core.bits import chance, next_random
-from paceline.sim.engine.event_queue import NEVER_NS, set_time
+from paceline.sim.engine.event_queue import NEVER_NS, set_time, time_of
 from paceline.sim.engine.forwarding import at_stack, at_switch
 from paceline.sim.engine.links import DETOURS, NO_STACK, copy_packet, dequeue, drop_reference, enqueue
 from paceline.sim.engine.world import (
@@ -64,14 +64,13 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
     timers = control[TIMERS]
     clock = control[CLOCK]
     workers = control[WORKERS]
-    times = world.queue.time_ns
     for _ in range(events):
         if control[JOBS_LEFT] <= 0:
             return ENDED
         if world.pool.meta[0] < room:
             return POOL_LOW_ROOM
-        entity = int(world.queue.winner[1])
-        now_ns = times[entity]
+        entity = int(world.queue.nodes[1].entity)
+        now_ns = world.queue.nodes[1].time_ns
         if now_ns == NEVER_NS:
             return STUCK
         if now_ns > horizon_ns:
@@ -116,7 +115,7 @@ def run(world: World, events: int, room: int, horizon_ns: int) -> int:
             pump(world, endpoint, now_ns)
         if endpoint >= 0:
             wake_ns = next_wake_ns(world, endpoint)
-            if entity >= timers or wake_ns < times[timers + endpoint]:
+            if entity >= timers or wake_ns < time_of(world.queue, timers + endpoint):
                 set_time(world.queue, timers + endpoint, wake_ns)
         for i in range(control[OUT]):
             link_out, p_out, to_out = world.outbox[i, 0], world.outbox[i, 1], world.outbox[i, 2]
