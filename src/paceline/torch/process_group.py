@@ -176,7 +176,9 @@ class PacelineGroup(_ProcessGroup):  # type: ignore[misc]
         work = PacelineWork([tensor], limit_s, self._callbacks)
         if dense is not tensor:
             work.before_end(partial(copy_back, tensor, dense))
-        if not staged and self._request.settings.wire == 16:
+        if self._request.settings.wire != 16:
+            memory = None
+        elif not staged:
             memory = memory_of(tensor)
         reduction = Reduction(flat_array(dense), KINDS[tensor.dtype], op, priority, limit_s, work, memory)
         noted = self.journal.begin(reduction.array.shape[0], reduction.kind, op, limit_s)

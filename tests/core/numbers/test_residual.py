@@ -143,5 +143,13 @@ def test_parts_of_several_switches_are_parts_of_the_residual() -> None:
     assert (whole[-100:] == 0).all(), "what travels in 32 bits has none"
 
 
+def test_what_travelled_in_32_bits_has_no_residual() -> None:
+    values = _gradient(1)
+    blocks = int(new_layout(NUMBERS, FLOAT32, SUM, ELEMENTS, 1, 32).blocks)
+    kept = values.copy()
+    add_residual(values, _given(kept, np.zeros(blocks, np.int32), 1))
+    assert (values == kept).all()
+
+
 def test_warm_up_changes_nothing() -> None:
     warm_up()

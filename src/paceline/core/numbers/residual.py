@@ -53,12 +53,15 @@ class Given(NamedTuple):
 
 
 def add_residual(values: Array, before: Given) -> None:
-    """Add what the contribution before has lost, in place; both are float32 and of one size."""
+    """Add what the contribution before has lost, in place; both are float32 and of one size.
+
+    Parts that did not travel in 16 bits have lost nothing that counts.
+    """
     layouts: Any = np.zeros(1, LAYOUT).view(np.recarray)
     begin = 0
     for part in before.parts:
         lay_out(layouts[0], part.numbers, FLOAT32, 0, part.elements, part.workers, 16)
-        if layouts[0].mode == HALVES:
+        if layouts[0].mode == HALVES and part.agreed.size == layouts[0].blocks + layouts[0].patches:
             at = 4 * begin
             _add(layouts[0], values.ctypes.data + at, before.values.ctypes.data + at, part.agreed.ctypes.data)
         begin += part.numbers
