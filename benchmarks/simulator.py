@@ -5,7 +5,9 @@ memory enough: the full protocol runs, with windows, timers, aggregation and con
 core, the best of three. ns-3 forwards packets of the same size through its UDP/IP stack (`benchmarks.ns3`);
 where it is not installed its figures are null.
 
-    python -m benchmarks.simulator [--json FILE|-] [--hosts 64] [--startup]
+    python -m benchmarks.simulator [--json FILE|-] [--hosts 64] [--startup] [--leaf-spine 64,256,1024,2048]
+
+`--leaf-spine` measures networks of so many hosts instead: jobs of 64 workers, two racks each, under `esa`.
 
 `--startup` also measures, in processes of their own, the first run of `paceline simulate` with nothing
 compiled yet and the second run after it.
@@ -34,6 +36,8 @@ POLICIES = ("esa", "atp", "switchml")
 ROUNDS = 3
 NS3_PACKETS = 200_000
 SIZE_BYTES = 16_000_000
+RACK_HOSTS = 32
+LEAF_SPINE_BYTES = 800_000_000
 _EXAMPLE = Path(__file__).resolve().parent.parent / "examples/simulate/quick.toml"
 
 
@@ -51,6 +55,38 @@ def star(hosts: int, size_bytes: int) -> Scenario:
             "job": [{"workers": hosts, "iterations": 2, "size": size_bytes, "layers": 4}],
         }
     )
+
+
+def leaf_spine(hosts: int) -> Scenario:
+    """Racks of 32 hosts under four upper switches, a job of 64 workers for every two of them."""
+    return Scenario.model_validate(
+        {
+            "name": f"leaf-spine of {hosts}",
+            "network": {
+                "topology": "leaf-spine",
+                "rate": "100 Gbit/s",
+                "hosts": hosts,
+                "leaves": hosts // RACK_HOSTS,
+                "uppers": 4,
+                "elements": (PACKET_BYTES - HEADER_BYTES) // 4,
+            },
+            "switch": {"slots": 4096},
+            "job": [
+                {
+                    "workers": 2 * RACK_HOSTS,
+                    "copies": hosts // (2 * RACK_HOSTS),
+                    "iterations": 2,
+                    "size": LEAF_SPINE_BYTES // hosts,
+                    "layers": 4,
+                }
+            ],
+        }
+    )
+
+
+def measure_leaf_spines(sizes: list[int]) -> dict[str, Any]:
+    """Our figures by the number of hosts."""
+    return {str(hosts): _best_of(leaf_spine(hosts), "esa") for hosts in sizes}
 
 
 def measure(hosts: int) -> dict[str, Any]:
@@ -75,7 +111,10 @@ def measure(hosts: int) -> dict[str, Any]:
 
 def _best(hosts: int, policy: str) -> dict[str, Any]:
     _finished(simulate(star(hosts, 100_000), policy))
-    scenario = star(hosts, SIZE_BYTES)
+    return _best_of(star(hosts, SIZE_BYTES), policy)
+
+
+def _best_of(scenario: Scenario, policy: str) -> dict[str, Any]:
     runs = [_finished(simulate(scenario, policy)) for _ in range(ROUNDS)]
     best = min(runs, key=lambda run: run.wall_s)
     return {
@@ -143,7 +182,21 @@ def main() -> None:
     parser.add_argument(
         "--startup", action="store_true", help="measure the command's cold and warm start too"
     )
+    parser.add_argument(
+        "--leaf-spine",
+        metavar="HOSTS,...",
+        default="",
+        help="measure leaf-spines of so many hosts instead, multiples of 64 up to 2048",
+    )
     options = parser.parse_args()
+    if options.leaf_spine:
+        sizes = [int(hosts) for hosts in options.leaf_spine.split(",")]
+        if any(hosts % (2 * RACK_HOSTS) or not 0 < hosts <= 64 * RACK_HOSTS for hosts in sizes):
+            parser.error("a leaf-spine has 64, 128, ... 2048 hosts")
+        for hosts, row in measure_leaf_spines(sizes).items():
+            rate, events = row["packets_per_s"] / 1e6, row["events_per_s"] / 1e6
+            print(f"{hosts:>6} hosts {rate:6.2f} M forwarded packets/s {events:6.2f} M events/s")
+        return
     if not 2 <= options.hosts <= 64:
         parser.error("a star has 2 to 64 hosts")
     figures = measure(options.hosts)
