@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import UserError
-from paceline.sim.batch import BatchRun, simulate_all
+from paceline.sim.batch import BatchRun, longest_first, simulate_all
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
 
@@ -31,6 +31,23 @@ def test_results_are_those_of_single_runs_in_their_order(processes: int) -> None
         replace(result, wall_s=0.0) for result in alone
     ]
     assert {number for number, done, total in told if done == total} == set(range(len(RUNS)))
+
+
+def test_what_takes_long_begins_first() -> None:
+    policies = ("esa", "atp", "switchml", "ring", "mine", "ps")
+    runs = [
+        BatchRun(policy, seed, "ring" if policy == "mine" else "") for seed in (1, 2) for policy in policies
+    ]
+    order = [(runs[k].policy, runs[k].seed) for k in longest_first(runs)]
+    assert order[:6] == [(name, seed) for seed in (1, 2) for name in ("ring", "mine")] + [
+        ("ps", 1),
+        ("ps", 2),
+    ]
+    assert order[6:] == [
+        ("atp", 1),
+        ("atp", 2),
+        *((policy, seed) for seed in (1, 2) for policy in ("esa", "switchml")),
+    ]
 
 
 def test_a_rule_that_is_a_function_goes_along() -> None:
