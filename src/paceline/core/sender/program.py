@@ -268,7 +268,7 @@ def poll_transmit(senders: Senders, i: int, packet: Any, now_ns: int) -> bool:
     packet.share = sender.share
     packet.owner = sender.owner
     packet.window = told_window(sender)
-    packet.offer = HOME if sender.minds_memory != 0 else 0
+    packet.offer = HOME if sender.minds_memory != 0 and sender.congestion == TOGETHER else 0
     packet.tag = NO_BITS
     return True
 
@@ -390,7 +390,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
         return DUPLICATE
     credited = flight.state == CREDITED
     sender.news_ns = now_ns
-    if sender.inquires != 0 and _was_lost(flight, packet):
+    lost = sender.inquires != 0 and _was_lost(flight, packet)
+    if lost and (chunk < sender.highest_done or packet.worker == sender.worker):
         on_loss(sender)
         if chunk >= sender.highest_done:
             # It came for the asking, and nothing came after it: what went with it may be lost as well.
