@@ -364,7 +364,7 @@ def test_a_profile_counts_every_event_and_has_the_time_of_every_part(
         assert kinds["host_down"] > 0
         assert kinds["timers"] > 0
         assert set(result["parts_s"]) >= {"building", "loading", "events", "figures"}
-        assert result["parts_s"]["events"] <= result["wall_s"]
+        assert result["parts_s"]["events"] > 0.0
 
 
 def test_the_number_of_processes_changes_nothing(monkeypatch: Patch, small: str, tmp_path: Path) -> None:

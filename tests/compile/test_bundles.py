@@ -13,6 +13,7 @@ from numba.core.errors import NumbaError
 
 from paceline.compile.bundles import Bundle
 from paceline.compile.decorators import bundle, compiled, compiled_apart, compiled_inner
+from paceline.compile.linking import njit
 
 compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 COUNTER = np.dtype([("seen", "i8"), ("limit", "i4")], align=True)
@@ -108,6 +109,11 @@ def test_a_bundle_is_one_pointer_and_what_it_holds_is_a_bundle_too() -> None:
     assert isinstance(kind, Bundle)
     assert isinstance(kind.kinds[1], Bundle)
     assert len(str(kind)) < 120  # it is part of the name of every function that takes it
+
+    def calls_it(store: Store) -> None:
+        shelve(store.shelf, 0, store.step)
+
+    njit(nogil=True, error_model="numpy", _nrt=False)(calls_it)(new_store())  # `work` may come from the disk
     inner = str(shelve.overloads[next(iter(shelve.overloads))].library.get_llvm_str())  # type: ignore[attr-defined]
     (head,) = [line for line in inner.splitlines() if line.startswith("define") and "shelve" in line]
     assert head.count("%") <= 8, head

@@ -122,7 +122,7 @@ def helped() -> dict[str, set[Change]]:
             watch.around(patch, switch, name, "aggregator")
         for name in ("handle_packet", "keep_result", "handle_timeout", "begin_epoch", "forget"):
             watch.around(patch, custodian, name, "chunk")
-        for seed in range(24):
+        for seed in range(64):
             watch.star = None
             run = wild(seed)
             watch.star = run

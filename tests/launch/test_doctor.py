@@ -37,11 +37,11 @@ def test_every_piece_is_looked_at_and_what_is_not_right_has_a_remedy() -> None:
 def test_a_full_packet_goes_by_a_switch_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with running(token=TOKEN, auth="full") as switch:
+    with running(token=TOKEN, auth="full", elements=96) as switch:
         where = f"127.0.0.1:{switch.port}"
         echo = probe(ControlPlane.parse(where, TOKEN))
         assert echo.answered, echo.error
-        assert echo.payload_bytes == 64 + 4 * 64, "the header, and all elements that the switch serves"
+        assert echo.payload_bytes == 64 + 4 * 96, "the header, and all elements that the switch serves"
         (tmp_path / "token").write_text(TOKEN + "\n")
         code = paceline(
             monkeypatch, "doctor", "--switch", where, "--token-file", str(tmp_path / "token"), "--json"
@@ -68,20 +68,20 @@ def test_compiling_on_a_fresh_machine_does_not_cost_the_lease(monkeypatch: pytes
         return real(*given)
 
     monkeypatch.setattr(probes, "_packet", slow_at_first)
-    with running(token=TOKEN, lease_s=4.0) as switch:
+    with running(token=TOKEN, lease_s=4.0, elements=96) as switch:
         echo = probe(ControlPlane.parse(f"127.0.0.1:{switch.port}", TOKEN))
     assert echo.answered, echo.error
 
 
 def test_a_switch_that_takes_packets_and_gives_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(token=TOKEN, drop=0.999999) as switch:
+    with running(token=TOKEN, drop=0.999999, elements=96) as switch:
         last = list(examine(Wanted(f"127.0.0.1:{switch.port}", TOKEN)))[-1]
     assert (last.what, last.state) == ("packets", "bad")
     assert "UDP" in last.todo
 
 
 def test_each_of_several_switches_is_looked_at() -> None:
-    with running(token=TOKEN) as one, running(token=TOKEN) as other:
+    with running(token=TOKEN, elements=96) as one, running(token=TOKEN, elements=96) as other:
         named = f"127.0.0.1:{one.port}, 127.0.0.1:{other.port}*2"
         found = [
             each for each in examine(Wanted(named, TOKEN)) if each.what in ("switch", "token", "packets")
