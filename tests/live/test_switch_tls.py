@@ -1,6 +1,7 @@
 """The control plane over TLS: who is trusted, what is told when it is not, and that nothing is sent before."""
 
 import contextlib
+import select
 import shutil
 import socket
 import ssl
@@ -14,6 +15,7 @@ import pytest
 
 from paceline.errors import UserError
 from paceline.http_limits import IDLE_MAX
+from paceline.live.switch import http
 from paceline.live.switch_client import ControlError, ControlPlane, UntrustedSwitchError
 from paceline.live.switch_tls import Trust, check_certificate, fingerprint_of
 from tests.live.agents import RunningSwitch, job_of, running_switch, tensors_of
@@ -124,6 +126,21 @@ def test_handshakes_that_do_not_end_keep_nobody_out(switch: RunningSwitch, autho
     finally:
         for line in waiting:
             line.close()
+
+
+def test_of_too_many_open_handshakes_the_oldest_are_closed(
+    switch: RunningSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_MAX", 4)
+    monkeypatch.setattr(http, "REQUEST_S", 300.0)
+    with contextlib.ExitStack() as opened:
+        place = ("127.0.0.1", switch.server.port)
+        waiting = [opened.enter_context(socket.create_connection(place, 5.0)) for _ in range(10)]
+        for one in waiting[:6]:
+            one.settimeout(30.0)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        assert select.select(waiting[6:], [], [], 0)[0] == [], "the newest stay open"
 
 
 def test_strangers_who_break_off_cost_little_memory(authority: Authority, folder: Path) -> None:

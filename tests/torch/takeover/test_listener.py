@@ -1,15 +1,18 @@
 """Strangers at the takeover keeper's door: nothing of theirs is kept, and they keep no rank out."""
 
 import contextlib
+import select
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+from paceline.torch.takeover import listener
 from paceline.torch.takeover.client import KeeperClient
 from paceline.torch.takeover.keeper import KeeperServer
 from paceline.torch.takeover.listener import STRANGERS_MAX
@@ -71,6 +74,18 @@ def test_a_first_line_without_the_token_is_hung_up_on(hello: bytes, keeper: Keep
     with socket.create_connection(("127.0.0.1", keeper.port)) as stranger:
         stranger.sendall(hello)
         assert _is_closed(stranger, 4.0)
+
+
+def test_of_too_many_silent_strangers_the_oldest_are_hung_up_on(
+    keeper: KeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "STRANGERS_MAX", 4)
+    monkeypatch.setattr(listener, "HELLO_S", 300.0)
+    with contextlib.ExitStack() as opened:
+        connect = partial(socket.create_connection, ("127.0.0.1", keeper.port), 5.0)
+        strangers = [opened.enter_context(connect()) for _ in range(10)]
+        assert all(_is_closed(stranger) for stranger in strangers[:6])
+        assert select.select(strangers[6:], [], [], 0)[0] == [], "the newest stay open"
 
 
 def test_silent_strangers_keep_no_rank_out(keeper: KeeperServer) -> None:

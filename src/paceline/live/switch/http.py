@@ -125,7 +125,8 @@ class _BoundedLoop(asyncio.SelectorEventLoop):
         if len(self._shaking) > IDLE_MAX:
             oldest = next(iter(self._shaking))
             self._shaking.pop(oldest)
-            oldest.abort()
+            # Later: of many that come at once none is connected yet, and could not be closed.
+            self.call_soon(oldest.abort)
         return transport
 
 
