@@ -51,7 +51,10 @@ class TokenListener:
                 await asyncio.sleep(0.05)
                 continue
             if len(self._strangers) >= STRANGERS_MAX:
-                next(iter(self._strangers)).cancel()
+                # Gone at once: of many that are accepted in a row each makes another one leave.
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cancel()
             task = asyncio.create_task(self._meet(connection))
             self._strangers[task] = None
             task.add_done_callback(partial(self._met, connection))
