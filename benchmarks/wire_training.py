@@ -71,10 +71,11 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="steps from one look at the loss to the next")
     parser.add_argument("--optimizer", default="Adam", help="a name of torch.optim")
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
+    parser.add_argument("--way", action="append", choices=list(WAYS), help="only this one; repeat")
     options = parser.parse_args()
     processes: Any = multiprocessing
     print(f"{'loss after':22}" + "".join(f"{step:>9}" for step in range(0, options.steps + 1, options.every)))
-    for way in WAYS:
+    for way in options.way or WAYS:
         answer: Any = processes.get_context("spawn").SimpleQueue()
         processes.spawn(train, (options.workers, free_port(), way, options, answer), options.workers)
         print(f"{way:22}" + "".join(f"{loss:9.4f}" for loss in answer.get()), flush=True)
