@@ -43,6 +43,7 @@ def test_a_full_packet_goes_by_a_switch_and_comes_back(
         assert echo.answered, echo.error
         assert echo.payload_bytes == 64 + 4 * 96, "the header, and all elements that the switch serves"
         (tmp_path / "token").write_text(TOKEN + "\n")
+        (tmp_path / "token").chmod(0o600)
         code = paceline(
             monkeypatch, "doctor", "--switch", where, "--token-file", str(tmp_path / "token"), "--json"
         )

@@ -166,9 +166,19 @@ def test_what_was_lost_together_is_asked_for_together() -> None:
     sender = started(chunks=8, window=8.0, in_order=1, inquires=1)
     sender.send()
     assert _queries(sender, RTO_NS) == [0]
-    sender.result(0, RTO_NS + 10)
+    sender.result(0, RTO_NS + 10, worker=int(sender.state.worker))
     assert sender.state.timer_ns <= RTO_NS + 10
     assert _queries(sender, RTO_NS + 10) == list(range(1, 8))
+
+
+def test_a_late_result_is_no_sign_of_a_loss() -> None:
+    """It was asked for, and came because another worker's contribution did: nothing was lost."""
+    sender = started(chunks=8, window=8.0, in_order=1, inquires=1)
+    sender.send()
+    assert _queries(sender, RTO_NS) == [0]
+    sender.result(0, RTO_NS + 10, worker=int(sender.state.worker) + 1)
+    assert sender.state.losses == 0
+    assert _queries(sender, RTO_NS + 10) == [1], "the oldest alone, which is overdue itself"
 
 
 def test_after_a_late_worker_came_the_others_results_are_waited_for_a_little() -> None:
@@ -188,7 +198,10 @@ def test_after_a_late_worker_came_the_others_results_are_waited_for_a_little() -
 
 
 def test_who_minds_memory_asks_for_a_home() -> None:
-    assert int(started(minds_memory=1, slots=44).poll().offer) == HOME
+    """Where windows are agreed: where each worker judges alone, so it does of memory."""
+    together = started(minds_memory=1, slots=44, congestion=congestion.TOGETHER)
+    assert int(together.poll().offer) == HOME
+    assert int(started(minds_memory=1, slots=44).poll().offer) == 0
     assert int(started().poll().offer) == 0
 
 

@@ -391,7 +391,8 @@ def handle_result(senders: Senders, i: int, packet: Any, now_ns: int) -> int:
     credited = flight.state == CREDITED
     sender.news_ns = now_ns
     lost = sender.inquires != 0 and _was_lost(flight, packet)
-    if lost and (chunk < sender.highest_done or packet.worker == sender.worker):
+    if lost and (credited or chunk < sender.highest_done or packet.worker == sender.worker):
+        # The oldest: a result that another's contribution brought was late, one that names this worker is an answer.
         on_loss(sender)
         if chunk >= sender.highest_done:
             # It came for the asking, and nothing came after it: what went with it may be lost as well.
