@@ -15,13 +15,13 @@ from paceline.schedule.model import Model, Problem
 from paceline.schedule.plan import Plan, Schedule
 
 
-def schedule(exchange: str = "in-network", other: str = "in-network") -> Schedule:
+def schedule(exchange: str = "in-network", other: str = "in-network", slots: int = 100_000) -> Schedule:
     jobs = (
         Job("a", 4, 50, 100_000_000, forward_s=0.01, backward_s=0.02, exchange=exchange),  # type: ignore[arg-type]
         Job("b", 4, 30, 40_000_000, forward_s=0.01, backward_s=0.02, exchange=other),  # type: ignore[arg-type]
         Job("c", 2, 40, 10_000_000, forward_s=0.01, backward_s=0.02, exchange=exchange),  # type: ignore[arg-type]
     )
-    cluster = replace(Cluster.uniform(4, 2), switch=SwitchMemory(slots=100_000, payload=1024))
+    cluster = replace(Cluster.uniform(4, 2), switch=SwitchMemory(slots=slots, payload=1024))
     problem = Problem(cluster, jobs, Model(links=True))
     gpus = np.array([0, 2, 4, 6, 1, 3, 5, 7, 0, 1])
     return timeline.judge(problem, Plan(np.arange(3), gpus, np.zeros(3), [""] * 3, {}), "by hand")
@@ -53,10 +53,36 @@ def test_jobs_from_a_profile_keep_their_layers_and_times(tmp_path: Path) -> None
     assert scenario.job[1].profile == ""
 
 
+def test_small_layers_share_packets(tmp_path: Path) -> None:
+    """A hundred layers of a third of a packet each would be a hundred packets, three times as many."""
+    plan = schedule()
+    releases = tuple((0.0002 * (i + 1), 400_000_000 // 2048 // 3) for i in range(100))
+    size = sum(size_bytes for _, size_bytes in releases)
+    jobs = (
+        replace(plan.problem.jobs[0], gradient_bytes=400_000_000),
+        replace(plan.problem.jobs[1], releases=releases, gradient_bytes=size),
+        plan.problem.jobs[2],
+    )
+    scenario = scenario_of(replace(plan, problem=replace(plan.problem, jobs=jobs)), tmp_path)
+    sizes = scenario.job[1].model_profile(scenario.network.rate).layer_gradient_bytes()
+    smaller = 400_000_000 / PACKETS_AN_ITERATION / 1024
+    assert sum(sizes) == pytest.approx(size / smaller, rel=0.01)
+    assert sum(-(-each // 1024) for each in sizes) <= sum(sizes) / 1024 + 1
+    assert sum(scenario.job[1].model_profile(scenario.network.rate).backward_ns()) == pytest.approx(
+        20e6, rel=1e-3
+    )
+
+
 def test_predictions_hold_on_a_small_plan() -> None:
     compared = compare(schedule())
     assert [each.servers for each in compared] == [4, 4, 1]
     for each in compared:
+        assert abs(each.error) < 0.15
+
+
+def test_memory_is_as_ample_beside_smaller_jobs() -> None:
+    """256 aggregators are sixteen times what a job has under way on these links."""
+    for each in compare(schedule(slots=256)):
         assert abs(each.error) < 0.15
 
 

@@ -6,6 +6,7 @@ leaves times as they are, and jobs run a part of their iterations, all by the sa
 
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.errors import UserError
 from paceline.models.profile import Measured, ProfileExchange, entry_text
+from paceline.schedule.inputs.cluster import Cluster, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.plan import Schedule
 from paceline.schedule.why import ByModel
@@ -55,8 +57,7 @@ class Compared:
 
 def _write_profile(path: Path, job: Job, smaller: float) -> Path:
     """The job's gradients, smaller, at their own times; a ring waits for whole buckets."""
-    released = [max(time_s, 1e-9) for time_s, _ in job.releases]
-    sizes = [max(64, round(size_bytes / smaller)) for _, size_bytes in job.releases]
+    released, sizes = _in_packets(job.releases, smaller)
     seen = Measured(
         "a plan",
         job.gpus,
@@ -69,6 +70,21 @@ def _write_profile(path: Path, job: Job, smaller: float) -> Path:
     )
     path.write_text(entry_text(seen), encoding="utf-8")
     return path
+
+
+def _in_packets(releases: Sequence[tuple[float, int]], smaller: float) -> tuple[list[float], list[int]]:
+    """Times and sizes of what is released, smaller and in whole packets: what fills none leaves with the next."""
+    released: list[float] = []
+    sizes: list[int] = []
+    ready = 0.0
+    for number, (time_s, size_bytes) in enumerate(releases, 1):
+        ready += size_bytes / smaller
+        leaves = ready if number == len(releases) else ready // _PAYLOAD_BYTES * _PAYLOAD_BYTES
+        if leaves > 0 or number == len(releases):
+            released.append(max(time_s, 1e-9))
+            sizes.append(max(64, round(leaves)))
+            ready -= leaves
+    return released, sizes
 
 
 def _alone(job: Job) -> tuple[ProfileExchange, ...]:
@@ -131,6 +147,17 @@ class ByPackets:
         (asked,) = [job for job in scenario.job if job.name == name]
         iterations = self.model.problem.jobs[self.model.j].iterations
         return ((mine.jct_s or 0.0) - mine.waited_s) / asked.iterations * iterations
+
+
+def _slots_of(switch: SwitchMemory, cluster: Cluster, smaller: float) -> int:
+    """Aggregators that are as many beside the packets of a round trip as the cluster's.
+
+    Packets do not shrink with the links' rates, so a round trip has fewer of them; never less than one a link.
+    """
+    delay_bytes = cluster.delay_s * cluster.inter_bps / 8
+    under_way = 1.0 + delay_bytes / switch.payload
+    here = 1.0 + delay_bytes / smaller / _PAYLOAD_BYTES
+    return math.ceil(switch.slots * here / under_way)
 
 
 def scenario_of(schedule: Schedule, folder: Path, packets: int = PACKETS) -> Scenario:
@@ -198,7 +225,7 @@ def scenario_of(schedule: Schedule, folder: Path, packets: int = PACKETS) -> Sce
         network |= {"topology": "leaf-spine", "leaves": racks}
         if cluster.uplink_bps is not None:
             network["upper_rate"] = cluster.uplink_bps * overhead / smaller
-    slots = math.ceil(cluster.switch.slots / smaller) if cluster.switch else 1024
+    slots = _slots_of(cluster.switch, cluster, smaller) if cluster.switch else 1024
     return Scenario.model_validate(
         {
             "name": "plan",

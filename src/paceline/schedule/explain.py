@@ -105,7 +105,7 @@ def _contention(schedule: Schedule, j: int) -> str:
     total = sum(stretch.end_s - stretch.start_s for stretch in stretches)
     alone = sum(s.end_s - s.start_s for s in stretches if s.p <= 1)
     least = float(problem.shortest[j]) * problem.unit_s
-    slower = total / least - 1.0
+    slower = max(0.0, total / least - 1.0)  # rounded, it may be a little less
     met: dict[int, float] = {}
     for stretch in stretches:
         for other in stretch.others:
