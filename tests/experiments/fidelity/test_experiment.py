@@ -17,6 +17,14 @@ def row(seed: int, placement: str, exchange: str, simulated: float, expected: fl
         "placement": placement,
         "cause": "sends much",
         "job": "a",
+        "jobs": 8,
+        "servers": 4,
+        "racks": 2,
+        "oversubscription": 4.0,
+        "slots": 128,
+        "ratio": 1.5,
+        "neighbours": 0.4,
+        "memory": 0.1,
         "simulated_ms": simulated,
         "expected_ms": expected,
         "error": expected / simulated - 1,
@@ -56,12 +64,31 @@ def test_the_page_the_tables_and_the_picture_are_made(tmp_path: Path) -> None:
     summary = experiment.summarise(ROWS, True, 0)
     write_csv(tmp_path / "rows.csv", ROWS)
     write_csv(tmp_path / "errors.csv", errors)
+    write_csv(tmp_path / "worst.csv", experiment.worst(ROWS))
     write_summary(tmp_path, summary)
     experiment.write_page(tmp_path / "index.html", ROWS, errors, summary)
     experiment.draw_picture(tmp_path, tmp_path / "fidelity.svg")
     assert "Predictions against packets" in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert (tmp_path / "fidelity.svg").read_text(encoding="utf-8").count(' r="2">') == len(ROWS)
-    assert "| switchml | 4 | 0.100" in experiment.docs_tables(tmp_path)
+    tables = experiment.docs_tables(tmp_path)
+    assert "| switchml | 4 | 0.100" in tables
+    assert "expected to lose 40% of its time to neighbours on links; it was less" in tables
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"exchange": "atp"}, "40% of its time to neighbours on links and memory; it was less"),
+        ({"exchange": "atp", "memory": 0.5}, "50% of its time for want of memory; it was less"),
+        ({"error": -0.3}, "40% of its time to neighbours on links; it was more"),
+        (
+            {"neighbours": 0.0, "memory": 0.01, "error": -0.3},
+            "expected to lose nothing to others; it was more",
+        ),
+    ],
+)
+def test_a_worst_case_says_which_expectation_failed(changes: dict[str, Any], text: str) -> None:
+    assert text in experiment.reason({**ROWS[0], **changes})
 
 
 def test_what_two_jobs_split_in_atps_memory_waits_for_no_timer() -> None:

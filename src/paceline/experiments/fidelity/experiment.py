@@ -26,6 +26,8 @@ from paceline.sim.run import warm_up
 
 Row = dict[str, Any]
 WORST = 12
+NOTHING = 0.02
+"""A smaller share of an iteration is not worth a reason."""
 
 
 def reproduce(out: Path, quick: bool, sweep: Sweep = HERE, first_seed: int = 0) -> dict[str, Row]:
@@ -35,6 +37,7 @@ def reproduce(out: Path, quick: bool, sweep: Sweep = HERE, first_seed: int = 0) 
     write_csv(out / "rows.csv", rows)
     errors = [*by(rows, "exchange"), *by(rows, "cause")]
     write_csv(out / "errors.csv", errors)
+    write_csv(out / "worst.csv", worst(rows))
     summary = summarise(rows, quick, first_seed)
     write_summary(out, summary)
     write_page(out / "index.html", rows, errors, summary)
@@ -116,8 +119,41 @@ def _entry(ours: float | None, setting: str) -> Row:
 
 
 def worst(rows: Sequence[Row]) -> list[Row]:
-    """The job runs with the largest errors."""
-    return sorted(rows, key=lambda row: -abs(float(row["error"])))[:WORST]
+    """The job runs with the largest errors, as a table for people."""
+    chosen = sorted(rows, key=lambda row: -abs(float(row["error"])))[:WORST]
+    return [
+        {
+            "workload": f"{row['seed']}, {row['exchange']}, {row['placement']}",
+            "job": row["job"],
+            "servers": row["servers"],
+            "setting": _setting(row),
+            "simulated, ms": f"{float(row['simulated_ms']):.2f}",
+            "expected, ms": f"{float(row['expected_ms']):.2f}",
+            "error": f"{float(row['error']):+.2f}",
+            "reason": reason(row),
+        }
+        for row in chosen
+    ]
+
+
+def _setting(row: Row) -> str:
+    if int(row["racks"]) > 1:
+        links = f"{row['racks']} racks, uplinks of 1/{float(row['oversubscription']):g}"
+    else:
+        links = "a star"
+    return f"{row['jobs']} jobs, {links}, {row['slots']} aggregators, sends {float(row['ratio']):.2f} of computing"
+
+
+def reason(row: Row) -> str:
+    """Which part of the expectation did not come true: what the job was to lose to others, or for want of memory."""
+    neighbours, memory = float(row["neighbours"]), float(row["memory"])
+    turned_out = "it was less" if float(row["error"]) > 0 else "it was more"
+    if max(neighbours, memory) < NOTHING:
+        return f"expected to lose nothing to others; {turned_out}"
+    if memory > neighbours:
+        return f"expected to lose {memory:.0%} of its time for want of memory; {turned_out}"
+    where = "links" if row["exchange"] in ("ring", "switchml") else "links and memory"
+    return f"expected to lose {neighbours:.0%} of its time to neighbours on {where}; {turned_out}"
 
 
 def write_page(path: Path, rows: Sequence[Row], errors: Sequence[Row], summary: dict[str, Row]) -> None:
@@ -135,7 +171,8 @@ def write_page(path: Path, rows: Sequence[Row], errors: Sequence[Row], summary: 
     page.heading("Errors by exchange and by cause")
     page.table(list(errors[0]), [list(row.values()) for row in errors])
     page.heading("Worst cases")
-    page.table(list(rows[0]), [list(row.values()) for row in worst(rows)])
+    cases = worst(rows)
+    page.table(list(cases[0]), [list(case.values()) for case in cases])
     page.write(path)
 
 
@@ -154,7 +191,8 @@ def picture(rows: Sequence[Row]) -> Chart:
 def docs_tables(folder: Path) -> str:
     """The tables of docs/scheduling.md, from a finished run."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    rows = list(csv.DictReader((folder / "errors.csv").read_text(encoding="utf-8").splitlines()))
+    rows = _read_rows(folder / "errors.csv")
+    cases = _read_rows(folder / "worst.csv")
     return "\n\n".join(
         [
             table(
@@ -168,8 +206,13 @@ def docs_tables(folder: Path) -> str:
                     for row in rows
                 ],
             ),
+            table(tuple(cases[0]), [tuple(case.values()) for case in cases]),
         ]
     )
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 _COLUMNS = ("mean", "median", "p95", "worst", "bias", "paper's mean")
@@ -177,7 +220,7 @@ _COLUMNS = ("mean", "median", "p95", "worst", "bias", "paper's mean")
 
 def draw_picture(folder: Path, path: Path) -> None:
     """The picture of docs/scheduling.md: dots of a finished run on logarithmic axes, on white."""
-    rows = list(csv.DictReader((folder / "rows.csv").read_text(encoding="utf-8").splitlines()))
+    rows = _read_rows(folder / "rows.csv")
     drawn = svg(picture(rows), "fidelity", width=620)
     white = '<rect width="100%" height="100%" fill="#fff"/>'
     path.write_text(drawn.replace(">", f">{white}", 1) + "\n", encoding="utf-8")

@@ -16,9 +16,11 @@ import numpy as np
 
 from paceline.core.wire import ENVELOPE_BYTES, HEADER_BYTES
 from paceline.schedule import timeline
+from paceline.schedule.breakdown import breakdown
 from paceline.schedule.inputs.cluster import Cluster, Server, SwitchMemory
 from paceline.schedule.inputs.jobs import Job
 from paceline.schedule.model import Floats, Ints, Model, Problem
+from paceline.schedule.plan import Plan, Schedule
 from paceline.sim.results import RunResult
 from paceline.sim.run import simulate
 from paceline.sim.scenario import Scenario
@@ -218,6 +220,13 @@ def predict(load: Workload, exchange: str, order: Ints, gpus: Ints, model: Model
     return timeline.run(problem_of(load, exchange, model), order, gpus)
 
 
+def expected_schedule(load: Workload, exchange: str, order: Ints, gpus: Ints) -> Schedule:
+    """The placement as the model of shared links judges it."""
+    problem = problem_of(load, exchange, Model(links=True))
+    plan = Plan(order, gpus, np.zeros(len(order)), [""] * len(order))
+    return timeline.judge(problem, plan, "drawn")
+
+
 def causes(load: Workload, exchange: str, hosts: list[int], work: SharedJob) -> str:
     """What matters most for a job, for tables of errors by cause."""
     per_rack = load.servers // load.racks
@@ -232,7 +241,7 @@ def rows_of(
     point: FidelityPoint, load: Workload, style: str, order: Ints, gpus: Ints, result: RunResult
 ) -> list[dict[str, Any]]:
     """One row for each job that spans servers: its run time by packets, by this model and by the paper's."""
-    ours = predict(load, point.exchange, order, gpus, Model(links=True))
+    ours = expected_schedule(load, point.exchange, order, gpus)
     paper = predict(load, point.exchange, order, gpus, Model(xi2_s=8 * DELAY_S, reduce_bps=1e15))
     base = np.concatenate(([0], np.cumsum([work.gpus for work in load.works])))
     rows = []
@@ -242,7 +251,8 @@ def rows_of(
         ran_s = (job.jct_s or 0.0) - job.waited_s
         if len(hosts) < 2 or ran_s <= 0:
             continue
-        expected_s = float(ours[1][j] - ours[0][j])
+        parts = breakdown(ours, j)
+        expected_s = ours.placements[j].end_s - ours.placements[j].start_s
         rows.append(
             {
                 "seed": point.seed,
@@ -258,10 +268,12 @@ def rows_of(
                 "cause": causes(load, point.exchange, hosts, load.works[j]),
                 "simulated_ms": 1e3 * ran_s,
                 "expected_ms": 1e3 * expected_s,
+                "neighbours": parts.neighbours_s / parts.total_s,
+                "memory": parts.memory_s / parts.total_s,
                 "error": expected_s / ran_s - 1.0,
                 "paper_error": float(paper[1][j] - paper[0][j]) / ran_s - 1.0,
                 "avg_jct_ms": 1e3 * (result.avg_jct_s or 0.0),
-                "expected_avg_jct_ms": 1e3 * mean(float(end) for end in ours[1]),
+                "expected_avg_jct_ms": 1e3 * mean(each.end_s for each in ours.placements),
             }
         )
     return rows
