@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from paceline.core.numbers.layout import FLOAT32, LAYOUT, lay_out
 from paceline.core.numbers.residual import GivenPart
 from paceline.torch.failover.pending import PendingReduction, ReductionQueue
 from paceline.torch.feedback import Feedback, FeedbackStore, memory_of
@@ -67,7 +68,9 @@ def test_a_tensor_made_anew_is_another_one_even_at_the_same_address() -> None:
 
 def _agreed(size: int, exponent: int) -> GivenPart:
     """As if all patches had steps of two to the exponent."""
-    return GivenPart(size, np.full(1000, exponent + 1024, np.int32), 352, 1)
+    layouts: Any = np.zeros(1, LAYOUT).view(np.recarray)
+    lay_out(layouts[0], size, FLOAT32, 0, 352, 1, 16)
+    return GivenPart(size, np.full(layouts[0].blocks + layouts[0].patches, exponent + 1024, np.int32), 352, 1)
 
 
 def _entry(value: float, feedback: Feedback | None) -> PendingReduction:
