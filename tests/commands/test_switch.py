@@ -71,7 +71,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         (["--mtu", "50"], "50 is no MTU: 576 (what every IPv4 host takes) to 65535"),
         (["--pcap", "/nowhere/x.pcap"], "/nowhere/x.pcap: cannot be written"),
         (["--pcap", "/dev/null"], "/dev/null: is no file that could be written anew"),
-        (["--lease", "nan"], "--lease: "),
+        (["--lease", "nan"], "--lease: has to be at most 1e+08 (given 'nan')"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], told: str, tmp_path: Path) -> None:
